@@ -1,0 +1,36 @@
+"""What a user can do wrong, as one tree:
+
+TierserveError                  everything this package raises on purpose
+├── SettingsError               a setting is unknown, malformed or contradicts another
+├── MachineError                this machine cannot do what was asked (memory, disk, CPU, port)
+├── ModelError                  a model cannot be found, converted or loaded
+├── ServingError                the application is not there or did not become ready
+└── PoolError                   an L2 pool cannot be opened as configured
+
+Every message says what is wrong and what to do about it. Expected outcomes (a miss, no room, a declined load) are return
+values and never appear here; broken invariants are asserts.
+"""
+
+
+class TierserveError(Exception):
+    """Root of every error meant for a person. `str(error)` is one or a few lines, complete without a traceback."""
+
+
+class SettingsError(TierserveError):
+    """A setting is unknown, malformed or contradicts another."""
+
+
+class MachineError(TierserveError):
+    """This machine cannot do what was asked: memory, disk, CPU, a port, shared memory."""
+
+
+class ModelError(TierserveError):
+    """A model cannot be found, converted or loaded."""
+
+
+class ServingError(TierserveError):
+    """The application is not there, or did not become ready."""
+
+
+class PoolError(TierserveError):
+    """An L2 pool cannot be opened as configured."""

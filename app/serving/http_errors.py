@@ -1,0 +1,109 @@
+"""Errors as OpenAI writes them: `{"error": {"message", "type", "param", "code"}}`, never with an internal name in it."""
+
+import logging
+import re
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+logger = logging.getLogger(__name__)
+
+_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+# Ray appends this to messages that are otherwise meant for the client; the id is in the header x-request-id anyway.
+_NOISE = re.compile(r"\s*\(Request ID: [^)]*\)")
+# What a replica or its process may raise while it is being replaced: the client should simply try again.
+_UNAVAILABLE = {"DeploymentUnavailableError", "ActorDiedError", "ActorUnavailableError", "ReplicaUnavailableError"}
+
+
+def error_response(status: int, message: str, *, param: str | None = None, code: str | None = None) -> JSONResponse:
+    kind = _TYPES.get(status) or ("invalid_request_error" if status < 500 else "server_error")
+    body = {"error": {"message": _NOISE.sub("", message).strip(), "type": kind, "param": param, "code": code}}
+    return JSONResponse(body, status_code=status, headers={"Retry-After": "1"} if status == 503 else None)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Make every way that a request to `app` can fail end in `error_response`."""
+    app.add_exception_handler(RequestValidationError, _on_invalid_request)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_middleware(_LastResort)
+
+
+async def _on_invalid_request(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError), error
+    first = error.errors()[0] if error.errors() else {}
+    if first.get("type") == "json_invalid":
+        reason = (first.get("ctx") or {}).get("error", "it does not parse")
+        return error_response(400, f"The body is not valid JSON: {reason}.", code="invalid_json")
+    param = _param(first.get("loc", ()))
+    message = str(first.get("msg", "The request is not valid.")).removeprefix("Value error, ")
+    return error_response(400, f"{param}: {message}" if param else message, param=param, code="invalid_parameter")
+
+
+def _param(loc: Any) -> str | None:
+    """`('body', 'messages', 0, 'ChatCompletionUserMessageParam', 'content')` -> `messages[0].content`.
+
+    The names of types that a union tried stand among the keys; unlike keys they hold capitals or brackets.
+    """
+    parts = [p for p in loc if p != "body" and (isinstance(p, int) or re.fullmatch(r"[a-z_][a-z0-9_]*", str(p)))]
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".") or None
+
+
+async def _on_http_exception(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException), error
+    response = error_response(error.status_code, str(error.detail), code=getattr(error, "code", None))
+    response.headers.update(error.headers or {})
+    return response
+
+
+class ModelNotFound(HTTPException):
+    """A request names a model that this application does not have."""
+
+    code = "model_not_found"
+
+    def __init__(self, model: str, known: list[str]) -> None:
+        super().__init__(404, f"The model `{model}` does not exist. Available here: {', '.join(sorted(known))}.")
+
+
+class _LastResort:
+    """ASGI middleware for what nothing else caught: the client's mistakes keep their status, the rest tells nothing."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            if scope["type"] != "http" or started:
+                raise
+            await response_to(error)(scope, receive, send)
+
+
+def response_to(error: Exception) -> Response:
+    """What a client is told of an exception: its own message for a 4xx that Ray or vLLM raised, else a plain sentence.
+
+    Exceptions of other processes arrive as classes made on the fly, so they are told apart by name and attributes.
+    """
+    names = {cls.__name__ for cls in type(error).__mro__}
+    status = getattr(error, "status_code", None)
+    if isinstance(status, int) and 400 <= status < 500:
+        return error_response(status, str(getattr(error, "message", None) or getattr(error, "detail", error)))
+    if "BackPressureError" in names:
+        return error_response(503, "All replicas are busy and the queue is full. Try again shortly.", code="overloaded")
+    if names & _UNAVAILABLE:
+        return error_response(503, "The model has no running replica at the moment. Try again shortly.")
+    if "VLLMValidationError" in names:
+        return error_response(400, str(error))
+    logger.error("a request failed unexpectedly", exc_info=error)
+    return error_response(500, "The server failed to answer this request.")

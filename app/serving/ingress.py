@@ -1,0 +1,88 @@
+"""OpenAI-compatible HTTP: Ray Serve LLM's ingress with API keys, tenant salt, cache reports and OpenAI's error shape.
+
+Endpoints, parsing and streaming are Ray's. This adds what happens on the way in (`_get_response`) and on the way out
+(`_process_llm_request`); both are private names of ray 2.60.0, and tests/serving/test_ingress.py fails when they move.
+"""
+
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+from ray.serve.llm.ingress import OpenAiIngress, make_fastapi_ingress
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.cache_report import CACHE_HEADER, REPLICA_HEADER, from_details
+from app.serving.auth import ApiKeyMiddleware, tenant_salt
+from app.serving.http_errors import ModelNotFound, install_error_handlers
+from app.settings import AuthSettings
+
+_ENDPOINTS: dict[str, Callable[[FastAPI], Any]] = {
+    "models": lambda app: app.get("/v1/models"),
+    "model_data": lambda app: app.get("/v1/models/{model:path}"),
+    "chat": lambda app: app.post("/v1/chat/completions"),
+    "completions": lambda app: app.post("/v1/completions"),
+    "embeddings": lambda app: app.post("/v1/embeddings"),
+    "score": lambda app: app.post("/v1/score"),
+    "tokenize": lambda app: app.post("/tokenize"),
+    "detokenize": lambda app: app.post("/detokenize"),
+    "health": lambda app: app.get("/health"),
+}
+
+
+class TieredIngress(OpenAiIngress):
+    """Every method runs on the ingress replica's event loop; none may block."""
+
+    def __init__(self, llm_deployments: dict[str, Any], model_cards: dict[str, Any], **kwargs: Any) -> None:
+        super().__init__(llm_deployments, model_cards, **kwargs)
+        self._model_ids = list(model_cards)
+
+    async def health(self) -> dict[str, str]:
+        return {"status": "ok"}
+
+    async def model_data(self, model: str) -> Any:
+        if model not in self._model_ids:
+            raise ModelNotFound(model, self._model_ids)
+        return await super().model_data(model)
+
+    async def _get_response(
+        self, *, body: Any, call_method: str, raw_request: Request | None = None
+    ) -> AsyncGenerator[Any, None]:
+        self._check_model(body.model)
+        if raw_request is not None and hasattr(body, "cache_salt"):
+            body.cache_salt = tenant_salt(getattr(raw_request.state, "tenant", None), body.cache_salt)
+        responses = super()._get_response(body=body, call_method=call_method, raw_request=raw_request)
+        async for response in responses:
+            usage = getattr(response, "usage", None)
+            if raw_request is not None and usage is not None:
+                raw_request.state.usage = usage
+            yield response
+
+    async def _process_llm_request(self, body: Any, call_method: str, raw_request: Request | None = None) -> Response:
+        response = await super()._process_llm_request(body, call_method, raw_request)
+        usage = getattr(raw_request.state, "usage", None) if raw_request is not None else None
+        details = getattr(usage, "prompt_tokens_details", None)
+        report = from_details(details.model_dump()) if details is not None else None
+        if report is not None:
+            response.headers[CACHE_HEADER] = report.header()
+            response.headers[REPLICA_HEADER] = report.replica
+        return response
+
+    def _check_model(self, model: str | None) -> None:
+        # An adapter is named `base:adapter`; with one model, naming it is optional.
+        if model is None and len(self._model_ids) == 1:
+            return
+        if model is None or model.split(":")[0] not in self._model_ids:
+            raise ModelNotFound(model or "", self._model_ids)
+
+
+def ingress_class(auth: AuthSettings) -> Any:
+    """The class that Ray Serve deploys: TieredIngress behind a FastAPI application of our own making."""
+    app = FastAPI(title="tierserve", docs_url=None, redoc_url=None)
+    app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"])
+    app.add_middleware(ApiKeyMiddleware, auth=auth)
+    install_error_handlers(app)
+    return make_fastapi_ingress(TieredIngress, endpoint_map=_ENDPOINTS, app=app)
+
+

@@ -1,0 +1,97 @@
+"""Our settings of a model -> Ray Serve LLM's LLMConfig, and the check of engine arguments against vLLM itself."""
+
+import dataclasses
+import difflib
+from typing import Any
+
+from ray.serve.llm import LLMConfig
+
+from app import demo_model
+from app.errors import SettingsError
+from app.settings import GiB, ModelSettings, Settings
+
+# vLLM, LMCache and Ray each send usage statistics unless told otherwise.
+_SILENT = {"VLLM_NO_USAGE_STATS": "1", "LMCACHE_TRACK_USAGE": "false", "RAY_USAGE_STATS_ENABLED": "0"}
+_CPU_L0_GIB = 1.0
+
+
+def llm_config(model: ModelSettings, settings: Settings) -> LLMConfig:
+    """Raises SettingsError for an engine argument that vLLM does not have; ModelError if the demo model is missing."""
+    check_engine_arguments(model)
+    on_cpu = model.on_cpu
+    return LLMConfig(
+        model_loading_config={
+            "model_id": model.id,
+            "model_source": _source(model),
+            "tokenizer_source": model.tokenizer,
+        },
+        engine_kwargs=engine_arguments(model),
+        accelerator_type=None if model.accelerator in ("cpu", "gpu") else model.accelerator,
+        accelerator_config={"kind": "cpu" if on_cpu else "gpu"},
+        placement_group_config={"bundles": [{"CPU": model.num_cpus}]} if on_cpu else None,
+        runtime_env={"env_vars": environment(model, settings)},
+        deployment_config=deployment_options(model),
+    )
+
+
+def _source(model: ModelSettings) -> str | None:
+    return str(demo_model.demo_model()) if model.source == "demo" else model.source
+
+
+def engine_arguments(model: ModelSettings) -> dict[str, Any]:
+    """What vLLM's engine is started with, the user's own arguments last."""
+    arguments: dict[str, Any] = {
+        "dtype": model.dtype,
+        "enable_prefix_caching": model.l0.enabled,
+        # `usage.prompt_tokens_details` is where the cache report goes.
+        "enable_prompt_tokens_details": True,
+    }
+    if model.tokenizer is not None:
+        arguments["tokenizer"] = model.tokenizer
+    if model.revision is not None:
+        arguments["revision"] = model.revision
+    if model.block_tokens is not None:
+        arguments["block_size"] = model.block_tokens
+    l0_gib = model.l0.gib or (_CPU_L0_GIB if model.on_cpu else None)
+    if l0_gib is not None:
+        arguments["kv_cache_memory_bytes"] = int(l0_gib * GiB)
+    return arguments | model.engine
+
+
+def deployment_options(model: ModelSettings) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "max_ongoing_requests": model.max_ongoing_requests,
+        "max_queued_requests": model.max_queued_requests,
+        "ray_actor_options": {"num_cpus": 0},
+    }
+    if model.autoscaling is not None:
+        options["autoscaling_config"] = model.autoscaling.model_dump()
+    else:
+        options["num_replicas"] = model.replicas or 1
+    return options
+
+
+def environment(model: ModelSettings, settings: Settings) -> dict[str, str]:
+    """Variables of a replica's processes; the model's own `env` wins."""
+    variables = {} if settings.usage_stats else dict(_SILENT)
+    if model.on_cpu:
+        # Engines of one machine share its cores: pinning each to its own leaves the idle one's unused.
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+    return variables | model.env
+
+
+def check_engine_arguments(model: ModelSettings) -> None:
+    """Refuse what the installed vLLM does not know, naming the nearest argument it does. Needs no GPU.
+
+    Raises:
+        SettingsError
+    """
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.entrypoints.launchers.cli_args import FrontendArgs
+
+    known = {field.name for args in (AsyncEngineArgs, FrontendArgs) for field in dataclasses.fields(args)}
+    for name in model.engine:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise SettingsError(f"model {model.id}, engine.{name}: vLLM has no such argument{hint}")

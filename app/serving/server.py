@@ -13,6 +13,7 @@ from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer
 
 from app.cache_report import CacheReport, PromptTokens, split, total
+from app.serving.executor import use_one_process
 from app.serving.prefill_stats import tap_prefill_stats
 from app.serving.report_book import ReportBook
 from app.tiers.cache_spec import CacheSpec
@@ -39,6 +40,8 @@ class TieredLLMServer(LLMServer):
             self._lease = await CacheLease.acquire(cache, context.app_name, self._replica)
             self._feed = LookupFeed(self._lease.endpoint.events_url)
             llm_config.update_engine_kwargs(kv_transfer_config=transfer_config(self._lease.endpoint))
+        if llm_config.accelerator_config.kind == "cpu":
+            use_one_process(llm_config)
         await super().__init__(llm_config, **kwargs)
         tap_prefill_stats(self.engine._engine_client, self._book.prefill)
 

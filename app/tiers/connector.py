@@ -2,7 +2,8 @@
 
 - Its histogram has no buckets, which Ray's metrics refuse: engines with `log_engine_metrics` (the default) do not start.
 - Its heartbeat starts with the first store, so a server that is restarted before that is never registered with again.
-- Its time-outs and load-failure policy default to minutes of waiting and a failed request: app.tiers.transfer sets ours.
+- It has one time-out for starting (where minutes are fine) and for each answer on a request's way (where an engine on
+  CPU stands still meanwhile): the latter is shortened once the engine is registered.
 
 Named in vLLM by `kv_connector` and `kv_connector_module_path`; it must be importable in the engine's processes.
 """
@@ -13,6 +14,9 @@ from typing import Any
 from lmcache.integration.vllm.lmcache_mp_connector import LMCacheMPConnector
 from lmcache.integration.vllm.lmcache_mp_metrics import LMCacheMPPromMetrics
 from prometheus_client import Histogram
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+
+from app.tiers.transfer import ANSWER_TIMEOUT_S
 
 _LOOKUP_BUCKETS_S = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0]
 
@@ -20,8 +24,17 @@ _LOOKUP_BUCKETS_S = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 
 class TierConnector(LMCacheMPConnector):  # type: ignore[misc]
     """vLLM calls it from the scheduler (role SCHEDULER) and from each worker (role WORKER); see LMCacheMPConnector."""
 
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any = None) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        if role == KVConnectorRole.SCHEDULER:
+            self.scheduler_adapter._mq_timeout = ANSWER_TIMEOUT_S
+
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         super().register_kv_caches(kv_caches)
+        self.worker_adapter._mq_timeout = ANSWER_TIMEOUT_S  # for contexts made when registering again
+        context = getattr(self.worker_adapter.transfer_ctx, "_engine_driven_context", None)
+        if context is not None:  # CPU: the engine's own thread waits for each answer
+            context.mq_timeout = ANSWER_TIMEOUT_S
         self.worker_adapter._ensure_heartbeat_started()
 
     @classmethod

@@ -48,7 +48,8 @@ class NodeCache:
         self._starting = asyncio.Lock()
         self._restarts = 0
         self._answered_at = 0.0
-        self._watch = asyncio.get_running_loop().create_task(self._watch_server())
+        self._stopping = False
+        self._watch: asyncio.Task[None] | None = None
 
     async def attach(self, holder: str) -> CacheEndpoint:
         """Lease the server for `holder`, starting it if need be. Raises ServingError if it does not start."""
@@ -57,6 +58,8 @@ class NodeCache:
             if self._server is None:
                 self._server = await asyncio.to_thread(self._start)
                 self._answered_at = time.monotonic()
+            if self._watch is None:  # not in __init__: that does not run on the loop that later serves the actor
+                self._watch = asyncio.get_running_loop().create_task(self._watch_server())
         self._leases[holder] = time.monotonic()
         return self._server.at
 
@@ -92,11 +95,11 @@ class NodeCache:
                 return False
 
     async def stop(self) -> None:
-        """End the server and this actor at once."""
-        self._watch.cancel()
+        """End the server for good. The actor itself is then killed by whoever asked."""
+        self._stopping = True
         if self._server is not None:
             await asyncio.to_thread(self._server.stop)
-        ray.actor.exit_actor()
+        self._memo().unlink(missing_ok=True)
 
     def _start(self) -> CacheServer:
         sweep_segments()
@@ -118,13 +121,14 @@ class NodeCache:
             return None
 
     async def _watch_server(self) -> None:
-        while True:
+        while not self._stopping:
             await asyncio.sleep(_WATCH_S)
             try:
                 if self._server is not None:
                     await self._look_after(self._server)
                 if self._drop_expired_leases():
                     await self.stop()
+                    ray.actor.exit_actor()
             except Exception:
                 logger.exception("looking after cache server %s failed; trying again", self._key)
 

@@ -6,8 +6,11 @@ from app.tiers.cache_spec import CacheEndpoint
 
 # How soon an engine sees that its server is gone (LMCache's default is 10 s).
 HEARTBEAT_S = 1.0
-# How long an engine waits for one answer of its server before it goes on without it (LMCache's default is 300 s).
-ANSWER_TIMEOUT_S = 5.0
+# How long a starting engine waits for its server (LMCache's default is 300 s).
+START_TIMEOUT_S = 60.0
+# How long a serving engine waits for one answer before it goes on without it. The heartbeat takes at most twice
+# HEARTBEAT_S to see that a server is gone; until then each answer that is waited for costs this.
+ANSWER_TIMEOUT_S = 2.0
 
 
 def transfer_config(at: CacheEndpoint) -> dict[str, Any]:
@@ -22,6 +25,6 @@ def transfer_config(at: CacheEndpoint) -> dict[str, Any]:
             "lmcache.mp.host": f"tcp://{at.host}",
             "lmcache.mp.port": at.port,
             "lmcache.mp.heartbeat_interval": HEARTBEAT_S,
-            "lmcache.mp.mq_timeout": ANSWER_TIMEOUT_S,
+            "lmcache.mp.mq_timeout": START_TIMEOUT_S,
         },
     }

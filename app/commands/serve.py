@@ -1,0 +1,68 @@
+"""`tierserve serve [FILE]`: the foreground run behind `make serve`."""
+
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from app.local.run import LocalRun
+from app.local.serve_file import load_serve_file
+
+DEFAULT_FILE = Path(__file__).parents[2] / "serve_configs" / "local.yaml"
+
+
+@click.command("serve")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), default=DEFAULT_FILE)
+@click.option("--port", type=click.IntRange(1, 65535), help="Listen here instead of the file's http_options.port.")
+def command(file: Path, port: int | None) -> None:
+    """Serve FILE (default: serve_configs/local.yaml) on this machine until Ctrl-C."""
+    stop = threading.Event()
+    _on_signals(stop)
+    try:
+        with LocalRun(load_serve_file(file).on_port(port), _say) as run:
+            _say(_welcome(run))
+            stop.wait()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _on_signals(stop: threading.Event) -> None:
+    """The first Ctrl-C (or SIGTERM) ends the run; while it is starting that is an exception, afterwards an event.
+
+    Later ones are ignored: taking everything down must not itself be interrupted.
+    """
+
+    def handle(number: int, _: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
+        stop.set()
+        raise KeyboardInterrupt(number)
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, handle)
+
+
+def _say(line: str) -> None:
+    click.echo(line)
+    sys.stdout.flush()
+
+
+def _welcome(run: LocalRun) -> str:
+    model = run.file.applications[0].settings.models[0].id
+    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Why is the sky blue?"}}], "max_tokens": 48}}'
+    return f"""
+Ready: {run.url}/v1
+
+  curl -i {run.url}/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{body}'
+
+  from openai import OpenAI
+  client = OpenAI(base_url="{run.url}/v1", api_key="none")
+  answer = client.chat.completions.create(model="{model}", messages=[{{"role": "user", "content": "Hello!"}}])
+  print(answer.choices[0].message.content, answer.usage.prompt_tokens_details)
+
+Ctrl-C stops everything.
+"""

@@ -1,0 +1,114 @@
+"""Can this machine run this file? Asked before minutes are spent, answered in one line that names the remedy."""
+
+import platform
+import shutil
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from app.errors import MachineError
+from app.settings import GiB, ModelSettings, Settings, home
+
+# Resident memory on CPU beside the KV pool, measured with SmolLM2-135M in float32: replica 1.1 GB, engine 1.9 GB.
+_REPLICA_GIB = 3.0
+_WEIGHTS_FREE_GIB = 0.6
+# Ray's own processes, the ingress and the object store.
+_BASE_GIB = 2.0
+OBJECT_STORE_BYTES = 200 << 20
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What was read of the machine; tests make their own."""
+
+    system: str
+    architecture: str
+    cpu_flags: frozenset[str]
+    available_bytes: int
+    shm_free_bytes: int
+    home_free_bytes: int
+
+    @classmethod
+    def read(cls) -> "Machine":
+        return cls(
+            system=platform.system(),
+            architecture=platform.machine(),
+            cpu_flags=_cpu_flags(),
+            available_bytes=psutil.virtual_memory().available,
+            shm_free_bytes=_free_bytes(Path("/dev/shm")),
+            home_free_bytes=_free_bytes(home()),
+        )
+
+
+def _cpu_flags() -> frozenset[str]:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("flags"):
+                return frozenset(line.partition(":")[2].split())
+    return frozenset()
+
+
+def _free_bytes(path: Path) -> int:
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    return shutil.disk_usage(existing).free
+
+
+def needed_bytes(settings: Settings) -> int:
+    """Memory that serving `settings` on CPU takes, /dev/shm included (it is memory too)."""
+    pools = {(m.l1.gib, m.l1.chunk_tokens, str(m.l2)) for m in settings.models if m.l1.enabled}
+    l1_gib = sum(gib for gib, *_ in pools)
+    return int((_BASE_GIB + l1_gib + sum(_replicas(m) * _replica_gib(m) for m in settings.models)) * GiB)
+
+
+def _replicas(model: ModelSettings) -> int:
+    return model.autoscaling.max_replicas if model.autoscaling else model.replicas or 1
+
+
+def _replica_gib(model: ModelSettings) -> float:
+    return _REPLICA_GIB + (model.l0.gib or 1.0) + max(0.0, _weights_gib(model) - _WEIGHTS_FREE_GIB)
+
+
+def _weights_gib(model: ModelSettings) -> float:
+    """Size of local weights; 0 where they are not on this disk yet, which the check then cannot count."""
+    directory = Path(model.source or "")
+    files = directory.glob("*.safetensors") if model.source and directory.is_dir() else ()
+    return sum(file.stat().st_size for file in files) / GiB
+
+
+def check_machine(settings: Settings, machine: Machine) -> None:
+    """Raises MachineError for the first thing that is missing."""
+    if machine.system != "Linux" or machine.architecture != "x86_64":
+        raise MachineError(f"the CPU profile needs Linux on x86-64; this is {machine.system} on {machine.architecture}")
+    if any(model.on_cpu for model in settings.models) and "avx2" not in machine.cpu_flags:
+        raise MachineError("vLLM's CPU build needs AVX2, which this CPU lacks: use another machine, or the gpu extra")
+    needed = needed_bytes(settings)
+    if machine.available_bytes < needed:
+        raise MachineError(
+            f"serving this file needs about {needed / GiB:.1f} GiB of free memory, {machine.available_bytes / GiB:.1f} GiB"
+            " are free: lower `replicas`, `l0.gib` or `l1.gib`, or close something"
+        )
+    shm = OBJECT_STORE_BYTES + sum(int(m.l1.gib * GiB) for m in settings.models if m.l1.enabled and m.on_cpu)
+    if machine.shm_free_bytes < shm:
+        raise MachineError(
+            f"/dev/shm has {machine.shm_free_bytes / GiB:.1f} GiB free, L1 and Ray need {shm / GiB:.1f}: lower `l1.gib`,"
+            " or enlarge it (mount -o remount,size=4G /dev/shm; in a container --shm-size)"
+        )
+    if machine.home_free_bytes < 3 * GiB:
+        raise MachineError(
+            f"{home()} has {machine.home_free_bytes / GiB:.1f} GiB free, 3 are needed: free some, or set TIERSERVE_HOME"
+        )
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises MachineError if `port` cannot be listened on."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise MachineError(
+                f"port {port} on {host} cannot be used ({error.strerror}): choose another, e.g. `make serve PORT={port + 1}`"
+            ) from None

@@ -1,0 +1,38 @@
+"""Says what engines are doing while they start, from the state Serve reports and the marks it leaves in the replicas' logs."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+# (mark in a replica's Serve log, what it means to a person); the last one found is where the replica is.
+_MARKS = (
+    ("Started initializing replica", "attaching to L1"),
+    ("Using executor class", "vLLM's engine process imports and loads weights"),
+    ("Started vLLM engine", "engine up"),
+    ("Finished initializing replica", "ready"),
+)
+_TICK_S = 1.0
+
+
+def deployment_progress(done: Callable[[], bool], say: Callable[[str], None], logs: Path) -> None:
+    """Return when `done`; meanwhile `say` each change of what the replicas do. Blocks."""
+    started = time.monotonic()
+    said = ""
+    while not done():
+        line = " | ".join(replica_stages(logs)) or "replicas import vLLM"
+        if line != said:
+            say(f"  {time.monotonic() - started:4.0f} s  {line}")
+            said = line
+        time.sleep(_TICK_S)
+
+
+def replica_stages(logs: Path) -> list[str]:
+    """The stage of each engine replica that has begun, by name of its log."""
+    files = sorted((logs / "serve").glob("replica_*_engine_*.log"))
+    return [f"{index}: {stage}" for index, file in enumerate(files, 1) if (stage := _stage(file))]
+
+
+def _stage(file: Path) -> str | None:
+    text = file.read_text(errors="replace")
+    found = [meaning for mark, meaning in _MARKS if mark in text]
+    return found[-1] if found else None

@@ -1,0 +1,56 @@
+"""The note a local run leaves while it lives, so that other commands on this machine find it: one JSON file per run."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from app.settings import home
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    pid: int
+    name: str
+    ray_address: str
+    url: str
+    models: tuple[str, ...]
+
+    def write(self) -> Path:
+        path = _directory() / f"{self.pid}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self)))
+        return path
+
+
+def _directory() -> Path:
+    return home() / "run"
+
+
+def living_runs() -> list[RunRecord]:
+    """Runs whose process is there, newest first. Notes of dead ones are removed on the way."""
+    found = sorted(_records(), key=lambda item: item[0].stat().st_mtime, reverse=True)
+    for path, record in found:
+        if not _alive(record.pid):
+            path.unlink(missing_ok=True)
+    return [record for _, record in found if _alive(record.pid)]
+
+
+def _records() -> Iterator[tuple[Path, RunRecord]]:
+    for path in _directory().glob("*.json"):
+        try:
+            fields = json.loads(path.read_text())
+            yield path, RunRecord(**{**fields, "models": tuple(fields["models"])})
+        except (OSError, ValueError, TypeError, KeyError):
+            continue
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

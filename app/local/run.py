@@ -1,0 +1,149 @@
+"""A private Ray on this machine with the applications of a serve file on it, from start to a clean end."""
+
+import io
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, suppress
+from pathlib import Path
+from types import TracebackType
+
+from app import demo_model
+from app.errors import ServingError
+from app.local.leftovers import descendants, end, remove_segments, segments_of
+from app.local.machine import OBJECT_STORE_BYTES, Machine, check_machine, check_port
+from app.local.progress import deployment_progress
+from app.local.record import RunRecord
+from app.local.serve_file import ServeFile
+
+_TEMP_PREFIX = "tierserve-"
+Say = Callable[[str], None]
+
+
+class LocalRun:
+    """`with LocalRun(file, say) as run:` serves `file` until the block ends; then nothing of it is left.
+
+    Raises:
+        MachineError, SettingsError, ModelError: before anything is started.
+        ServingError: an application did not become ready.
+    """
+
+    def __init__(self, file: ServeFile, say: Say) -> None:
+        self.file, self._say = file, say
+        self._temp: Path | None = None
+        self._note: Path | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.file.host}:{self.file.port}"
+
+    def __enter__(self) -> "LocalRun":
+        check_port(self.file.host, self.file.port)
+        machine = Machine.read()
+        for entry in self.file.applications:
+            check_machine(entry.settings, machine)
+        sweep_stale()
+        try:
+            self._start()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._say("Stopping ...")
+        self._stop()
+        self._say("Stopped. The L2 pool and the prepared model stay for the next start.")
+
+    def _start(self) -> None:
+        if any(model.source == "demo" for entry in self.file.applications for model in entry.settings.models):
+            if not demo_model.is_prepared():
+                self._say("Preparing the demo model (once, about half a minute) ...")
+            demo_model.demo_model()
+        self._say("Starting Ray ...")
+        self._start_ray()
+        self._say("Building the application (importing vLLM) ...")
+        self._deploy()
+
+    def _start_ray(self) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        import ray
+
+        self._temp = Path(tempfile.mkdtemp(prefix=f"{_TEMP_PREFIX}{os.getpid()}-"))
+        context = ray.init(
+            address="local",
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=OBJECT_STORE_BYTES,
+            _temp_dir=str(self._temp),
+        )
+        models = tuple(model.id for entry in self.file.applications for model in entry.settings.models)
+        names = ",".join(entry.name for entry in self.file.applications)
+        self._note = RunRecord(os.getpid(), names, context.address_info["gcs_address"], self.url, models).write()
+
+    def _deploy(self) -> None:
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")  # of this process: Ray is up, engines do not inherit it
+        from ray import serve
+
+        from app.main import build
+
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        serve.start(proxy_location="HeadOnly", http_options={"host": self.file.host, "port": self.file.port})
+        applications = [(entry.name, entry.route_prefix, build(entry.args)) for entry in self.file.applications]
+        self._say("Starting the engines ...")
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(lambda: [serve.run(app, name=n, route_prefix=r) for n, r, app in applications])
+            deployment_progress(running.done, self._say, self._logs())
+            if error := running.exception():
+                raise ServingError(f"the application did not become ready: {error}\nlogs: {self._logs()}") from error
+
+    def _logs(self) -> Path:
+        assert self._temp is not None
+        return self._temp / "session_latest" / "logs"
+
+    def _stop(self) -> None:
+        processes = descendants()
+        segments = segments_of(processes)
+        # Ray prints to stderr that calls to actors which we end on purpose have failed.
+        with redirect_stderr(io.StringIO()), suppress(Exception):
+            _stop_serving()
+            import ray
+
+            ray.shutdown()
+        end(processes)
+        remove_segments(segments)
+        if self._note is not None:
+            self._note.unlink(missing_ok=True)
+        if self._temp is not None:
+            shutil.rmtree(self._temp, ignore_errors=True)
+
+
+def _stop_serving() -> None:
+    import ray
+    from ray import serve
+
+    from app.tiers.node_cache import node_caches
+
+    if not ray.is_initialized():
+        return
+    serve.shutdown()
+    for cache in node_caches():
+        with suppress(ray.exceptions.RayError):
+            ray.get(cache.stop.remote(), timeout=20)
+        ray.kill(cache)
+
+
+def sweep_stale() -> None:
+    """Remove temporary directories and L1 segments of runs that were killed."""
+    from app.tiers.cache_server import sweep_segments
+
+    sweep_segments()
+    for path in Path(tempfile.gettempdir()).glob(f"{_TEMP_PREFIX}*-*"):
+        owner = path.name.removeprefix(_TEMP_PREFIX).split("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,60 @@
+"""A `serve deploy` file, read the way Ray reads it, with our settings checked. Pure: no ray import."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from app.errors import SettingsError
+from app.settings import Settings, load_settings
+
+IMPORT_PATH = "app.main:build"
+
+
+@dataclass(frozen=True)
+class AppEntry:
+    name: str
+    route_prefix: str
+    settings: Settings
+    args: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ServeFile:
+    path: Path
+    host: str
+    port: int
+    applications: tuple[AppEntry, ...]
+
+    def on_port(self, port: int | None) -> "ServeFile":
+        return self if port is None else replace(self, port=port)
+
+
+def load_serve_file(path: Path) -> ServeFile:
+    """Raises SettingsError, with the file and the application named, for anything that would not deploy."""
+    try:
+        document = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read ({error.strerror})") from None
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{path}: not valid YAML: {error}") from None
+    if not isinstance(document, dict) or not document.get("applications"):
+        raise SettingsError(f"{path}: no `applications:`; see serve_configs/local.yaml")
+    http = document.get("http_options") or {}
+    entries = tuple(_entry(path, entry) for entry in document["applications"])
+    return ServeFile(path, http.get("host", "127.0.0.1"), int(http.get("port", 8000)), entries)
+
+
+def _entry(path: Path, entry: Mapping[str, Any]) -> AppEntry:
+    name = entry.get("name", "default")
+    if entry.get("import_path") != IMPORT_PATH:
+        raise SettingsError(f"{path}, application {name}: import_path is {entry.get('import_path')}, not {IMPORT_PATH}")
+    args = entry.get("args") or {}
+    try:
+        settings = load_settings(args)
+    except SettingsError as error:
+        lines = "\n".join(f"{path}, application {name}: {line}" for line in str(error).splitlines())
+        raise SettingsError(lines) from None
+    return AppEntry(name, entry.get("route_prefix") or "/", settings, args)

@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator
 from dataclasses import asdict
+from multiprocessing import util
 from typing import Any
 from uuid import uuid4
 
@@ -50,6 +51,19 @@ class TieredLLMServer(LLMServer):
 
     async def completions(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
         return self._reported(request, await self._call(super().completions, request, raw_request_info))
+
+    async def __del__(self) -> None:
+        """Serve calls it when the replica is to end. Ends the engine's process cleanly: Ray would kill it, and killed it
+        leaves semaphores in /dev/shm."""
+        await super().__del__()
+        if self._feed is not None:
+            self._feed.close()
+        if self._lease is not None:
+            await self._lease.release()
+        client = getattr(self.engine, "_engine_client", None)
+        if client is not None:
+            await asyncio.to_thread(client.shutdown)
+            util._run_finalizers(0)
 
     async def cache_status(self) -> dict[str, Any]:
         """This replica's id and the state of its node's cache (see NodeCache.status)."""

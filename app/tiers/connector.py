@@ -3,7 +3,7 @@
 - Its histogram has no buckets, which Ray's metrics refuse: engines with `log_engine_metrics` (the default) do not start.
 - Its heartbeat starts with the first store, so a server that is restarted before that is never registered with again.
 - It has one time-out for starting (where minutes are fine) and for each answer on a request's way (where an engine on
-  CPU stands still meanwhile): the latter is shortened once the engine is registered.
+  CPU stands still meanwhile): the latter is shortened once the engine is registered, and guarded (guarded_transfer).
 
 Named in vLLM by `kv_connector` and `kv_connector_module_path`; it must be importable in the engine's processes.
 """
@@ -16,6 +16,7 @@ from lmcache.integration.vllm.lmcache_mp_metrics import LMCacheMPPromMetrics
 from prometheus_client import Histogram
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 
+from app.tiers.guarded_transfer import guard
 from app.tiers.transfer import ANSWER_TIMEOUT_S
 
 _LOOKUP_BUCKETS_S = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0]
@@ -30,16 +31,31 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]
             self.scheduler_adapter._mq_timeout = ANSWER_TIMEOUT_S
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        adapter = self.worker_adapter
+        register = adapter._send_register_kv_caches_request
+
+        def register_and_guard(caches: dict[str, Any]) -> None:  # the heartbeat calls it again after each restart
+            register(caches)
+            _shorten_and_guard(adapter)
+
+        adapter._send_register_kv_caches_request = register_and_guard
         super().register_kv_caches(kv_caches)
-        self.worker_adapter._mq_timeout = ANSWER_TIMEOUT_S  # for contexts made when registering again
-        context = getattr(self.worker_adapter.transfer_ctx, "_engine_driven_context", None)
-        if context is not None:  # CPU: the engine's own thread waits for each answer
-            context.mq_timeout = ANSWER_TIMEOUT_S
-        self.worker_adapter._ensure_heartbeat_started()
+        adapter._mq_timeout = ANSWER_TIMEOUT_S
+        adapter._ensure_heartbeat_started()
 
     @classmethod
     def build_prom_metrics(cls, *args: Any, **kwargs: Any) -> Any:
         return _BucketedMetrics(*args, **kwargs)
+
+
+def _shorten_and_guard(adapter: Any) -> None:
+    """Give the transfer context that `adapter` has just made our time-out, and on CPU the guard."""
+    transfer = adapter.transfer_ctx
+    context = getattr(transfer, "_engine_driven_context", None)
+    if context is not None:
+        guard(context, adapter._health_event, ANSWER_TIMEOUT_S)
+    elif hasattr(transfer, "_mq_timeout"):
+        transfer._mq_timeout = ANSWER_TIMEOUT_S
 
 
 class _BucketedMetrics(LMCacheMPPromMetrics):  # type: ignore[misc]

@@ -85,7 +85,7 @@ class RoutingCore:
                 if not known:
                     slot = self.roster.add(replica.id)
                     self.load.add_replica(slot)
-                    self.policy.on_replica_added(slot)
+                    self._guard(self.policy.on_replica_added, slot)
 
     def replica_died(self, replica: str) -> None:
         with self._lock:

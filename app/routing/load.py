@@ -69,7 +69,7 @@ class LoadBook:
         self._foreign_until: dict[int, float] = {}
         self._foreign_deadlines: deque[tuple[float, int]] = deque()
         # Replicas by load, as masks in ascending order of load class; `_occupied` says which classes have any.
-        self._classes: list[int] = [0] * (_load_class(1 << 62) + 1)
+        self._classes: list[int] = [0] * (load_class(1 << 62) + 1)
         self._class_of: dict[int, int] = {}
         self._occupied = 0
 
@@ -224,7 +224,7 @@ class LoadBook:
                 f"slot {slot}: {self._requests[slot]} requests counted, {len(mine)} leased"
             )
             assert self._own[slot] == units, f"slot {slot}: {self._own[slot]} units counted, {units} leased"
-            klass = _load_class(self.units(slot))
+            klass = load_class(self.units(slot))
             assert self._class_of[slot] == klass, f"slot {slot} is in class {self._class_of[slot]}, not {klass}"
             assert self._classes[klass] >> slot & 1, f"slot {slot} is missing from its class"
         assert all(lease.slot in self._class_of for lease in leases), "a lease outlived its replica"
@@ -278,7 +278,7 @@ class LoadBook:
             self._running.pop(key, None)
 
     def _place(self, slot: int) -> None:
-        klass = _load_class(self._own[slot] + self._foreign[slot])
+        klass = load_class(self._own[slot] + self._foreign[slot])
         old = self._class_of.get(slot)
         if klass == old:
             return
@@ -294,7 +294,7 @@ class LoadBook:
             self._occupied &= ~(1 << klass)
 
 
-def _load_class(units: int) -> int:
+def load_class(units: int) -> int:
     """A logarithmic class with eight steps per doubling, exact below 16: monotone, and 480 classes reach 2**62."""
     shift = units.bit_length() - 4
     return units if shift <= 0 else (shift << 3) + (units >> shift)

@@ -5,7 +5,8 @@ One score, in pieces of prompt to compute (about 64 tokens each); the smallest w
     score(r) = new + sum over known steps that r lacks of  length(step) * discount(step)  +  load_weight * load(r)
 
     new            pieces nobody has seen: the same everywhere
-    load(r)        pieces in flight on r that are not computed yet, plus a constant per running request
+    load(r)        pieces in flight on r that are not computed yet, plus a constant per running request; load_weight is
+                   a half because what is in flight is, at a random moment, half done
     discount(step) 1 / (1 + max(0, h - h0) / h0),  h = recent uses of the step / replicas that hold it
 
 So affinity ends where waiting costs more than computing: no gate, no cliff. The discount is what spreads a hot
@@ -54,7 +55,7 @@ class PrefixAware:
         max_bytes: int = 64 << 20,
         half_life_s: float = 60.0,
         hot_uses: float = 8.0,
-        load_weight: float = 1.0,
+        load_weight: float = 0.5,
         piece_bytes: int = PIECE_BYTES,
     ) -> None:
         self.tree = PrefixTree(roster, max_bytes, half_life_s)

@@ -29,7 +29,7 @@ class TierRequestRouter(RequestRouter):
     """One per handle and process. Every method runs on the router's event loop, where it must take microseconds."""
 
     _core: RoutingCore | None = None
-    _by_id: Mapping[str, RunningReplica] = {}  # noqa: RUF012 - replaced, never changed
+    _by_id: Mapping[str, RunningReplica] = {}
 
     def initialize_state(
         self,

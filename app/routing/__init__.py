@@ -1,0 +1,1 @@
+"""Where a request goes: pure policies that rank replicas. Nothing here imports Ray, vLLM, LMCache or torch."""

@@ -1,0 +1,265 @@
+"""One deployment's routing: who is there, how busy they are, and the policy that ranks them. The only door for
+adapters.
+
+    choose -> settled -> accepted -> (first_token) -> ended          each keyed by Serve's internal request id
+    completed                                                       a cache report, from the ingress
+
+Every method may be called from any thread: one lock covers all state, and no call holds it longer than one policy
+step takes (microseconds; about a millisecond for a 128,000-token ranking). Nothing here blocks on anything else, and
+nothing raises.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ParamSpec
+
+import msgspec
+
+from app.routing.load import LoadBook
+from app.routing.policy import CacheReport, Policy, Ranking, Replica, Request, by_load
+from app.routing.roster import Roster, slots_of
+from app.routing.strategies import make_policy
+
+logger = logging.getLogger("tierserve.routing")
+
+P = ParamSpec("P")
+
+_ADAPTER_GAP = 4
+"""Requests. Loading an adapter takes about as long as a few answers; there is nothing to measure it by here."""
+_RECORDS = 20_000
+_RECORD_PIECES = 1_000_000
+"""Requests kept for their reports and for the debug header, at most so many and of so many pieces (about 40 MB)."""
+
+
+@dataclass(slots=True)
+class _Record:
+    request: Request
+    ranking: Ranking
+    replica: str | None = None
+    weight: int = 0
+
+
+class RoutingCore:
+    """`clock` must be monotonic seconds; `rng` decides ties. Both are injected so that tests and the simulator
+    repeat exactly.
+    """
+
+    def __init__(
+        self,
+        strategy: str = "prefix_aware",
+        options: dict[str, object] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+        log_decisions: bool = False,
+    ) -> None:
+        draw = (rng or random.Random()).random
+        self.roster = Roster()
+        self.load = LoadBook(clock)
+        self.policy: Policy = make_policy(strategy, self.roster, self.load, clock, draw, options or {})
+        self._random = draw
+        self._log_decisions = log_decisions
+        self._lock = threading.Lock()
+        self._replicas: dict[str, Replica] = {}
+        self._records: OrderedDict[str, _Record] = OrderedDict()
+        self._record_pieces = 0
+        self._traces: dict[str, str] = {}
+        self._counts: Counter[str] = Counter()
+
+    # --- replicas ---------------------------------------------------------------------------------------------------
+
+    def update_replicas(self, replicas: Iterable[Replica]) -> None:
+        """The complete set of replicas. A replica that comes back under a new id is a new one and holds nothing."""
+        with self._lock:
+            now_there = {replica.id: replica for replica in replicas}
+            for gone in self._replicas.keys() - now_there.keys():
+                self._remove(gone)
+            for replica in now_there.values():
+                known = replica.id in self._replicas
+                self._replicas[replica.id] = replica
+                if not known:
+                    slot = self.roster.add(replica.id)
+                    self.load.add_replica(slot)
+                    self._guard(self.policy.on_replica_added, slot)
+
+    def replica_died(self, replica: str) -> None:
+        with self._lock:
+            self._remove(replica)
+
+    # --- one request ------------------------------------------------------------------------------------------------
+
+    def choose(self, request: Request, preferred: Iterable[str] = ()) -> Ranking:
+        """Rank, and count the request on the best replica at once.
+
+        `preferred` are the replicas that have the request's adapter loaded: only they are ranked, until even the least
+        busy of them has `_ADAPTER_GAP` requests more than somebody else, who may then load the adapter as well.
+        """
+        with self._lock:
+            self.load.expire()
+            mask = self._candidates(preferred)
+            try:
+                ranking = self.policy.rank(request, mask)
+            except Exception as error:
+                # A bug in a policy must cost affinity, never a request: Serve would leave the request waiting for ever.
+                logger.exception("policy %s failed, routing by load", self.policy.name)
+                self._counts[f"failed:{type(error).__name__}"] += 1
+                ranking = by_load(self.policy.name, self.roster, self.load, mask, self._random, "policy failed")
+            best = ranking.best
+            if best is not None:
+                slot = self.roster.slot(best.replica)
+                assert slot is not None
+                self.load.assign(request.id, slot, ranking.prefill_units)
+            self._counts[f"reason:{ranking.reason}"] += 1
+            self._remember(request, ranking)
+        if self._log_decisions or ranking.degraded:
+            logger.log(logging.INFO if self._log_decisions else logging.DEBUG, "%s", explain(request, ranking))
+        return ranking
+
+    def is_pending(self, request_id: str) -> bool:
+        """Whether a choice was made that has not been settled: the request is being chosen for again."""
+        with self._lock:
+            return self.load.has_tentative(request_id)
+
+    def settled(self, request_id: str, replica: str | None) -> None:
+        """Where the request was sent; None if its caller left first. The policy learns now: see
+        PrefixAware.on_routed.
+        """
+        with self._lock:
+            slot = None if replica is None else self.roster.slot(replica)
+            self.load.settle(request_id, slot)
+            record = self._records.get(request_id)
+            if slot is not None and record is not None:
+                record.replica = replica
+                self._guard(self.policy.on_routed, record.request, slot)
+
+    def accepted(self, request_id: str, replica: str) -> None:
+        with self._lock:
+            slot = self.roster.slot(replica)
+            if slot is not None:
+                self.load.confirm(request_id, slot)
+
+    def first_token(self, request_id: str, replica: str) -> None:
+        """Optional: makes load fall when prefill is over instead of when the answer is."""
+        with self._lock:
+            slot = self.roster.slot(replica)
+            if slot is not None:
+                self.load.first_token(request_id, slot)
+
+    def ended(self, request_id: str, replica: str) -> None:
+        """Success, error, disconnect or rejection: the replica no longer works on it."""
+        with self._lock:
+            slot = self.roster.slot(replica)
+            if slot is not None:
+                self.load.release(request_id, slot)
+
+    def observed(self, replica: str, ongoing: int) -> None:
+        """The replica said how many requests it has: this is how routers of several ingress replicas see each
+        other's load.
+        """
+        with self._lock:
+            slot = self.roster.slot(replica)
+            if slot is not None:
+                self.load.observe(slot, ongoing)
+
+    def completed(self, request_id: str, report: CacheReport | None, replica: str | None = None) -> None:
+        """What the engine says it reused. May come before or after `ended`, twice, or never.
+
+        `request_id` is the internal id or the trace id; `replica` may be left out if the request was settled here.
+        """
+        with self._lock:
+            record = self._records.get(self._traces.get(request_id, request_id))
+            served = replica if replica is not None or record is None else record.replica
+            slot = None if served is None else self.roster.slot(served)
+            if record is None or slot is None:
+                return
+            if report is not None:
+                chosen = next((one for one in record.ranking.choices if one.replica == served), None)
+                self._counts["hit_tokens_expected"] += 0 if chosen is None else chosen.match + chosen.l1 + chosen.l2
+                self._counts["hit_tokens_reported"] += report.hit
+                self._counts["prompt_tokens"] += report.prompt_tokens
+            self._guard(self.policy.on_completed, record.request, slot, report)
+
+    def ranking(self, request_id: str) -> Ranking | None:
+        """The last ranking made for a request (internal or trace id), for the debug header; None if long ago."""
+        with self._lock:
+            record = self._records.get(self._traces.get(request_id, request_id))
+            return None if record is None else record.ranking
+
+    # --- whole state ------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, float]:
+        """Counters since the start and sizes now."""
+        with self._lock:
+            counts = {name: float(count) for name, count in self._counts.items()}
+            return {
+                **counts,
+                **self.policy.status(),
+                "replicas": float(len(self.roster)),
+                "in_flight": float(self.load.total_requests),
+            }
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError if any part contradicts itself or another."""
+        with self._lock:
+            self.roster.check_integrity()
+            self.load.check_integrity()
+            self.policy.check_integrity()
+            weight = sum(record.weight for record in self._records.values())
+            assert self._record_pieces == weight, f"{self._record_pieces} pieces counted, {weight} kept"
+            assert all(name in self._records for name in self._traces.values()), "a trace outlived its record"
+            assert set(self._replicas) == {self.roster.name(slot) for slot in slots_of(self.roster.live)}
+
+    def _remove(self, replica: str) -> None:
+        if self._replicas.pop(replica, None) is None:
+            return
+        slot = self.roster.slot(replica)
+        assert slot is not None
+        self.load.drop_replica(slot)
+        # The roster last: removing may clean up, after which the slot can belong to another replica.
+        self._guard(self.policy.on_replica_removed, slot)
+        self.roster.remove(replica)
+
+    def _candidates(self, preferred: Iterable[str]) -> int:
+        everyone, having = self.roster.live, self.roster.mask(preferred)
+        if not having or having == everyone:
+            return everyone
+        best = self.load.least(having, 1, self._random)[0]
+        idle = self.load.least(everyone, 1, self._random)[0]
+        return having if self.load.requests(best) <= self.load.requests(idle) + _ADAPTER_GAP else everyone
+
+    def _remember(self, request: Request, ranking: Ranking) -> None:
+        self._forget(request.id)
+        weight = sum(map(len, request.prompt.sequences))
+        self._records[request.id] = _Record(request, ranking, weight=weight)
+        self._record_pieces += weight
+        if request.trace:
+            self._traces[request.trace] = request.id
+        while len(self._records) > _RECORDS or (self._record_pieces > _RECORD_PIECES and len(self._records) > 1):
+            self._forget(next(iter(self._records)))
+
+    def _forget(self, request_id: str) -> None:
+        record = self._records.pop(request_id, None)
+        if record is not None:
+            self._record_pieces -= record.weight
+            if self._traces.get(record.request.trace) == request_id:
+                del self._traces[record.request.trace]
+
+    def _guard(self, hook: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call a policy's hook; a bug in it is logged and counted, and nothing else."""
+        try:
+            hook(*args, **kwargs)
+        except Exception as error:
+            logger.exception("policy %s failed in a hook", self.policy.name)
+            self._counts[f"failed:{type(error).__name__}"] += 1
+
+
+def explain(request: Request, ranking: Ranking) -> str:
+    """One JSON line: the ranking with its reasons, for the log and the debug header."""
+    return msgspec.json.encode(
+        {"request": request.id, "model": request.prompt.model, **msgspec.to_builtins(ranking)}
+    ).decode()

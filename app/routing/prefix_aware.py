@@ -1,0 +1,189 @@
+"""Send a prompt where its beginning was sent before, unless that replica is too busy for it to be worth it.
+
+One score, in pieces of prompt to compute (about 64 tokens each); the smallest wins:
+
+    score(r) = new + sum over known steps that r lacks of  length(step) * discount(step)  +  load_weight * load(r)
+
+    new            pieces nobody has seen: the same everywhere
+    load(r)        pieces in flight on r that are not computed yet, plus a constant per running request; load_weight is
+                   a half because what is in flight is, at a random moment, half done
+    discount(step) 1 / (1 + max(0, h - h0) / h0),  h = recent uses of the step / replicas that hold it
+
+So affinity ends where waiting costs more than computing: no gate, no cliff. The discount is what spreads a hot
+prefix. Computing it once more is an investment that later requests share, so the more traffic each holder has (h),
+the less a new holder is charged; a prefix used less than h0 times per half-life and holder, such as a conversation,
+is charged in full.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import msgspec
+
+from app.routing.load import LoadBook
+from app.routing.policy import CacheReport, Choice, Ranking, Request
+from app.routing.prefix_tree import Level, PrefixTree
+from app.routing.prompt import PIECE_BYTES
+from app.routing.roster import Roster
+
+_PER_LEVEL = 3
+"""Least loaded replicas looked at per step. Within a step only load differs, so more would only fill the ranking."""
+_REMEMBERED = 20_000
+"""Requests whose expected hit is remembered until their report comes."""
+
+
+class _Expected(msgspec.Struct, frozen=True):
+    slot: int
+    tokens: float
+    last_use: int
+
+
+class PrefixAware:
+    """See the module's text. O(steps of the match), independent of the number of replicas and of the prompt's
+    length.
+    """
+
+    name = "prefix_aware"
+
+    def __init__(
+        self,
+        roster: Roster,
+        load: LoadBook,
+        clock: Callable[[], float],
+        random: Callable[[], float],
+        *,
+        max_bytes: int = 64 << 20,
+        half_life_s: float = 60.0,
+        hot_uses: float = 8.0,
+        load_weight: float = 0.5,
+        piece_bytes: int = PIECE_BYTES,
+    ) -> None:
+        self.tree = PrefixTree(roster, max_bytes, half_life_s)
+        self._roster = roster
+        self._load = load
+        self._clock = clock
+        self._random = random
+        self._hot_uses = hot_uses
+        self._load_weight = load_weight
+        self._piece_bytes = piece_bytes
+        self._bytes_per_token = 4.0
+        self._expected: OrderedDict[str, _Expected] = OrderedDict()
+        # Per replica, the tick up to which unused prefixes are known to have left its cache.
+        self._horizon: dict[int, int] = {}
+        self._corrections = 0
+
+    def rank(self, request: Request, candidates: int) -> Ranking:
+        pieces = request.prompt.pieces
+        levels = self.tree.match(pieces, self._clock())
+        deepest = levels[-1].depth if levels else 0
+        load, weight = self._load, self._load_weight
+        lacking = float(len(pieces) - deepest)
+        scored: list[tuple[float, int, int]] = []
+        left = candidates
+        for at in range(len(levels) - 1, -1, -1):
+            level = levels[at]
+            here = level.holders & left
+            if here:
+                left ^= here
+                for slot in load.least(here, _PER_LEVEL, self._random):
+                    depth, missing = level.depth, lacking
+                    if self._horizon.get(slot, -1) >= level.last_use:
+                        depth, missing = self._after_horizon(levels, at, slot, lacking)
+                    scored.append((missing + weight * load.units(slot), slot, depth))
+            start = levels[at - 1].depth if at else 0
+            lacking += (level.depth - start) * self._discount(level)
+        others = load.least(left, _PER_LEVEL, self._random)
+        scored.extend((lacking + weight * load.units(slot), slot, 0) for slot in others)
+        scored.sort(key=_score)
+        return self._ranking(request, scored, deepest)
+
+    def on_routed(self, request: Request, slot: int) -> None:
+        """Learn at dispatch and not at completion: the requests of a burst then follow each other."""
+        now = self._clock()
+        held = self._held(self.tree.match(request.prompt.pieces, now), slot)
+        if held is not None:
+            self._expected[request.id] = _Expected(slot, self._tokens(held.depth), held.last_use)
+            if len(self._expected) > _REMEMBERED:
+                self._expected.popitem(last=False)
+        for pieces in request.prompt.sequences:
+            self.tree.insert(pieces, slot, now)
+
+    def on_completed(self, request: Request, slot: int, report: CacheReport | None) -> None:
+        """Correct by what the engine reused.
+
+        A hit much shorter than expected does not mean that the replica lacks this prompt: it has just computed it.
+        It means that its cache has evicted down to there, so prefixes that nobody used since are gone too: the
+        replica's horizon moves up.
+        """
+        expected = self._expected.pop(request.id, None)
+        if report is None or report.prompt_tokens <= 0:
+            return
+        if not request.prompt.truncated and request.prompt.size >= 1024:
+            self._bytes_per_token += 0.05 * (request.prompt.size / report.prompt_tokens - self._bytes_per_token)
+        if report.hit + report.computed == 0:
+            for pieces in request.prompt.sequences:
+                self.tree.forget(pieces, slot, 0)
+        elif expected is not None and expected.slot == slot and report.l0 < 0.5 * expected.tokens:
+            self._corrections += 1
+            self._horizon[slot] = max(self._horizon.get(slot, -1), expected.last_use)
+
+    def on_replica_added(self, slot: int) -> None:
+        self._horizon.pop(slot, None)
+
+    def on_replica_removed(self, slot: int) -> None:
+        """O(1): the retired bit is masked out of every match and cleaned later."""
+        self._horizon.pop(slot, None)
+
+    def status(self) -> dict[str, float]:
+        tree = self.tree
+        return {
+            "tree_nodes": float(len(tree)),
+            "tree_bytes": float(tree.bytes),
+            "tree_evictions": float(tree.evictions),
+            "corrections": float(self._corrections),
+            "bytes_per_token": self._bytes_per_token,
+        }
+
+    def check_integrity(self) -> None:
+        self.tree.check_integrity()
+        for slot in self._horizon:
+            assert self._roster.live >> slot & 1, f"a horizon is kept for slot {slot}, which is not live"
+        assert len(self._expected) <= _REMEMBERED
+
+    def _ranking(self, request: Request, scored: list[tuple[float, int, int]], deepest: int) -> Ranking:
+        choices = []
+        for score, slot, depth in scored:
+            reason = "prefix" if depth and depth == deepest else "spread" if deepest else "load"
+            match = int(self._tokens(depth))
+            choices.append(Choice(self._roster.name(slot), reason, score, match, load=self._load.requests(slot)))
+        work = sum(map(len, request.prompt.sequences))
+        return Ranking(self.name, tuple(choices), prefill_units=work - scored[0][2] if scored else work)
+
+    def _discount(self, level: Level) -> float:
+        per_holder = level.heat / level.holders.bit_count()
+        return 1.0 if per_holder <= self._hot_uses else self._hot_uses / per_holder
+
+    def _after_horizon(self, levels: list[Level], at: int, slot: int, lacking: float) -> tuple[int, float]:
+        """What a replica still holds when its stale steps are left out: the deepest step used since, and the cost of
+        the rest.
+        """
+        horizon = self._horizon[slot]
+        while at >= 0 and levels[at].last_use <= horizon:
+            start = levels[at - 1].depth if at else 0
+            lacking += (levels[at].depth - start) * self._discount(levels[at])
+            at -= 1
+        return (levels[at].depth if at >= 0 else 0), lacking
+
+    def _held(self, levels: list[Level], slot: int) -> Level | None:
+        horizon = self._horizon.get(slot, -1)
+        for level in reversed(levels):
+            if level.holders >> slot & 1 and level.last_use > horizon:
+                return level
+        return None
+
+    def _tokens(self, pieces: int) -> float:
+        return pieces * self._piece_bytes / self._bytes_per_token
+
+
+def _score(entry: tuple[float, int, int]) -> float:
+    return entry[0]

@@ -1,0 +1,143 @@
+"""Ray Serve's RequestRouter on top of RoutingCore: translates, and never lets anything out that could hang a request.
+
+What Serve 2.60 expects and does not say (read in ray/serve/_private/request_router/request_router.py and router.py):
+- An exception in `choose_replicas` is logged and its request waits for ever. So everything is caught, and load order
+answers. - Inside a rank Serve takes the shortest queue: an order needs one replica per rank.
+- When all ranks are full, Serve asks again at once unless `routing_context.should_backoff` is set: a busy loop.
+- A caller that leaves between choice and sending is announced by nothing but its cancelled future.
+- A rejected request completes on the replica that rejected it, possibly after it was sent to another.
+Serve pickles this module by value, so it holds no state: that is in app.routing.registry.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
+
+from app.routing.core import RoutingCore
+from app.routing.policy import Replica, Request
+from app.routing.prompt import read_prompt
+from app.routing.registry import open_core
+
+logger = logging.getLogger("tierserve.routing")
+
+
+class TierRequestRouter(RequestRouter):
+    """One per handle and process. Every method runs on the router's event loop, where it must take microseconds."""
+
+    _core: RoutingCore | None = None
+    _by_id: Mapping[str, RunningReplica] = {}
+
+    def initialize_state(
+        self,
+        strategy: str = "prefix_aware",
+        options: dict[str, Any] | None = None,
+        log_decisions: bool = False,
+        **unknown: Any,
+    ) -> None:
+        """Called once with `request_router_kwargs` (JSON). Wrong ones are logged and the defaults used: raising
+        here, in every handle's process, would only turn a typing error into requests that hang. Settings are checked
+        before deployment.
+        """
+        place = (self._deployment_id.app_name, self._deployment_id.name)
+        if unknown:
+            logger.error("unknown router options ignored: %s", ", ".join(sorted(unknown)))
+        try:
+            self._core = open_core(*place, strategy, options or {}, log_decisions=log_decisions)
+        except Exception:
+            logger.exception("router options refused, using prefix_aware with its defaults")
+            self._core = open_core(*place, "prefix_aware", {}, log_decisions=log_decisions)
+
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        """Ranks, best first, one replica each; then everybody. Never raises, never waits for anything remote."""
+        if pending_request is not None:
+            pending_request.routing_context.should_backoff = True
+            try:
+                if ranks := self._ranked(candidate_replicas, pending_request):
+                    return ranks
+            except Exception:
+                logger.exception("routing failed, falling back to load order")
+        return _two_at_random(candidate_replicas)
+
+    def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        super().update_replicas(replicas)
+        self._by_id = {one.replica_id.unique_id: one for one in replicas}
+        self._tell(lambda core: core.update_replicas([_replica(one) for one in replicas]))
+
+    def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
+        super().on_replica_actor_died(replica_id)
+        self._tell(lambda core: core.replica_died(replica_id.unique_id))
+
+    def on_new_queue_len_info(self, replica_id: ReplicaID, num_ongoing_requests: int) -> None:
+        super().on_new_queue_len_info(replica_id, num_ongoing_requests)
+        self._tell(lambda core: core.observed(replica_id.unique_id, num_ongoing_requests))
+
+    def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
+        super().on_request_routed(pending_request, replica_id, result)
+        self._tell(lambda core: core.accepted(pending_request.metadata.internal_request_id, replica_id.unique_id))
+
+    def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
+        super().on_request_completed(replica_id, internal_request_id)
+        self._tell(lambda core: core.ended(internal_request_id, replica_id.unique_id))
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _ranked(self, candidates: list[RunningReplica], pending: PendingRequest) -> list[list[RunningReplica]]:
+        core = self._core
+        assert core is not None
+        request = _request(pending)
+        adapter = pending.metadata.multiplexed_model_id
+        preferred = (
+            [one.replica_id.unique_id for one in candidates if adapter in one.multiplexed_model_ids] if adapter else ()
+        )
+        is_new = not core.is_pending(request.id)
+        ranking = core.choose(request, preferred)
+        if is_new:
+            # Serve cancels this future when the caller leaves, and sets it to the replica it is about to send to.
+            pending.future.add_done_callback(lambda future: self._settle(request.id, future))
+        here = self._by_id
+        ranks = [[here[choice.replica]] for choice in ranking.choices if choice.replica in here]
+        # Only read by Serve if all of the above are full.
+        return [*ranks, candidates] if ranks else []
+
+    def _settle(self, request_id: str, future: "asyncio.Future[RunningReplica]") -> None:
+        sent = not future.cancelled() and future.exception() is None
+        replica = future.result().replica_id.unique_id if sent else None
+        self._tell(lambda core: core.settled(request_id, replica))
+
+    def _tell(self, what: Callable[[RoutingCore], None]) -> None:
+        """Serve calls the hooks in the middle of its own bookkeeping: whatever goes wrong here must not reach it."""
+        if self._core is None:
+            return
+        try:
+            what(self._core)
+        except Exception:
+            logger.exception("routing state could not be updated")
+
+
+def _request(pending: PendingRequest) -> Request:
+    meta = pending.metadata
+    body = pending.args[0] if pending.args else next(iter(pending.kwargs.values()), None)
+    prompt = read_prompt(body, model=meta.multiplexed_model_id or "")
+    return Request(meta.internal_request_id, prompt, meta.session_id or _user(body) or None, trace=meta.request_id)
+
+
+def _user(body: object) -> str:
+    user = body.get("user") if isinstance(body, Mapping) else getattr(body, "user", None)
+    return user if isinstance(user, str) else ""
+
+
+def _replica(running: RunningReplica) -> Replica:
+    return Replica(running.replica_id.unique_id, running.node_id or "", running.max_ongoing_requests)
+
+
+def _two_at_random(candidates: list[RunningReplica]) -> list[list[RunningReplica]]:
+    """Power of two choices: Serve takes the shorter queue of the first rank; the second is for when both are full."""
+    if len(candidates) <= 2:
+        return [list(candidates)] if candidates else []
+    return [random.sample(candidates, 2), candidates]

@@ -1,0 +1,167 @@
+"""Load counts cannot drift: whatever comes late, twice, in another order or never, everything taken is given back."""
+
+import random
+
+from app.routing.load import FOREIGN_S, TENTATIVE_S, LoadBook, load_class
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make(replicas: int) -> tuple[LoadBook, Clock]:
+    clock = Clock()
+    book = LoadBook(clock)
+    for slot in range(replicas):
+        book.add_replica(slot)
+    return book, clock
+
+
+def idle(book: LoadBook, slot: int) -> bool:
+    busy = book.busy(slot)
+    return (busy.requests, busy.units) == (0, 0)
+
+
+def test_a_hundred_thousand_events_in_any_order_end_at_zero() -> None:
+    """Choices, retries, rejections, cancellations, errors, deaths, late and doubled callbacks, at random."""
+    rng = random.Random(7)
+    book, clock = make(6)
+    alive = set(range(6))
+    open_: list[tuple[str, int]] = []
+    made = 0
+    for step in range(100_000):
+        clock.now += rng.random() * 0.01
+        what = rng.random()
+        if what < 0.3 or not open_:
+            made += 1
+            slot = rng.randrange(6)
+            book.assign(f"q{made}", slot, rng.randrange(50))
+            open_.append((f"q{made}", slot))
+            continue
+        request, slot = open_[rng.randrange(len(open_))]
+        if what < 0.5:
+            book.settle(request, rng.choice([slot, slot, slot, rng.randrange(6), None]))
+        elif what < 0.6:
+            book.confirm(request, slot)
+        elif what < 0.65:
+            book.first_token(request, slot)
+        elif what < 0.9:
+            book.release(request, rng.choice([slot, slot, slot, rng.randrange(6)]))
+        elif what < 0.94:
+            book.assign(request, rng.randrange(6), rng.randrange(50))
+        elif what < 0.97:
+            book.observe(slot, rng.randrange(20))
+        elif what < 0.98:
+            victim = rng.randrange(6)
+            (book.drop_replica if victim in alive else book.add_replica)(victim)
+            alive ^= {victim}
+        else:
+            book.expire()
+        if len(open_) > 60:
+            open_.pop(rng.randrange(len(open_)))
+        if step % 500 == 0:
+            book.check_integrity()
+            assert all(book.busy(one).units >= 0 for one in range(6))
+    # In the end every request is over: each lease ends by its release, or by the clock if it was never confirmed.
+    for number in range(made + 1):
+        for slot in range(6):
+            for _ in range(4):
+                book.release(f"q{number}", slot)
+    clock.now += TENTATIVE_S + FOREIGN_S
+    book.expire()
+    book.check_integrity()
+    assert all(idle(book, slot) for slot in range(6))
+    assert book.total_requests == 0
+
+
+def test_a_choice_counts_before_it_is_sent() -> None:
+    book, _ = make(2)
+    book.assign("a", 0, 10)
+    assert book.busy(0).units > book.busy(1).units
+    book.settle("a", 1)
+    assert idle(book, 0)
+    assert book.busy(1).requests == 1
+
+
+def test_a_caller_that_leaves_before_sending_gives_back() -> None:
+    book, _ = make(1)
+    book.assign("a", 0, 10)
+    book.settle("a", None)
+    assert idle(book, 0)
+
+
+def test_a_choice_nobody_speaks_of_again_expires_but_a_running_request_does_not() -> None:
+    book, clock = make(1)
+    book.assign("never sent", 0, 10)
+    book.assign("running", 0, 10)
+    book.settle("running", 0)
+    book.confirm("running", 0)
+    clock.now += TENTATIVE_S
+    book.expire()
+    assert book.busy(0).requests == 1
+    clock.now += 100 * TENTATIVE_S
+    book.expire()
+    assert book.busy(0).requests == 1
+
+
+def test_a_late_end_of_a_rejected_try_does_not_end_the_second_try() -> None:
+    book, _ = make(2)
+    book.assign("a", 0, 10)
+    book.settle("a", 0)
+    book.assign("a", 1, 10)
+    book.settle("a", 1)
+    book.release("a", 0)
+    assert idle(book, 0)
+    assert book.busy(1).requests == 1
+
+
+def test_the_first_token_frees_the_prefill_part_once() -> None:
+    book, _ = make(1)
+    book.assign("a", 0, 100)
+    book.settle("a", 0)
+    book.first_token("a", 0)
+    book.first_token("a", 0)
+    assert 0 < book.busy(0).units < 10
+    book.check_integrity()
+
+
+def test_what_other_routers_sent_counts_until_it_is_stale() -> None:
+    book, clock = make(2)
+    book.assign("a", 0, 0)
+    book.observe(0, 5)
+    assert book.requests(0) == 5
+    clock.now += FOREIGN_S / 2
+    book.observe(0, 3)
+    clock.now += FOREIGN_S / 2
+    book.expire()
+    assert book.requests(0) == 3
+    clock.now += FOREIGN_S
+    book.expire()
+    assert book.requests(0) == 1
+
+
+def test_least_takes_the_lightest_and_breaks_ties_evenly() -> None:
+    book, _ = make(4)
+    book.assign("a", 0, 100)
+    draws = random.Random(3)
+    counts = [0] * 4
+    for _ in range(3000):
+        counts[book.least(0b1111, 1, draws.random)[0]] += 1
+    assert counts[0] == 0
+    assert max(counts[1:]) < 1.2 * min(counts[1:])
+    assert book.least(0b1111, 4, draws.random)[-1] == 0
+    assert book.least(0b0001, 3, draws.random) == [0]
+    assert book.least(0, 3, draws.random) == []
+
+
+def test_load_classes_are_monotone_and_narrow() -> None:
+    values = [*range(2000), *(1 << bit for bit in range(11, 62))]
+    classes = [load_class(value) for value in values]
+    assert classes == sorted(classes)
+    for value in range(16, 2000):
+        first = next(one for one in range(value, 0, -1) if load_class(one - 1) != load_class(value))
+        assert value - first <= 0.125 * first

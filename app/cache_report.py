@@ -10,6 +10,8 @@ from typing import Any
 
 CACHE_HEADER = "x-tierserve-cache"
 REPLICA_HEADER = "x-tierserve-replica"
+# With `routing.debug`: why the replica was chosen, as JSON.
+ROUTING_HEADER = "x-tierserve-routing"
 
 
 @dataclass(frozen=True)

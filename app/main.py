@@ -8,7 +8,7 @@ from ray.llm._internal.serve.core.configs.openai_api_models import to_model_meta
 from ray.serve.llm import LLMConfig, build_llm_deployment
 
 from app.serving.ingress import ingress_class
-from app.serving.llm_config import llm_config
+from app.serving.llm_config import NAME_PREFIX, llm_config
 from app.serving.server import TieredLLMServer
 from app.settings import IngressSettings, ModelSettings, Settings, load_settings
 from app.tiers.cache_spec import cache_spec
@@ -24,7 +24,7 @@ def build(args: Mapping[str, Any]) -> serve.Application:
     settings = load_settings(args)
     configs = {model.id: llm_config(model, settings) for model in settings.models}
     engines = {model.id: _engines(model, configs[model.id], settings) for model in settings.models}
-    ingress = serve.deployment(ingress_class(settings.auth), **_ingress_options(settings.ingress))
+    ingress = serve.deployment(ingress_class(settings), **_ingress_options(settings.ingress))
     return ingress.bind(
         llm_deployments=engines, model_cards={id_: to_model_metadata(id_, config) for id_, config in configs.items()}
     )
@@ -33,7 +33,7 @@ def build(args: Mapping[str, Any]) -> serve.Application:
 def _engines(model: ModelSettings, config: LLMConfig, settings: Settings) -> serve.Application:
     return build_llm_deployment(
         config,
-        name_prefix="engine:",
+        name_prefix=NAME_PREFIX,
         bind_kwargs={"cache": cache_spec(model, usage_stats=settings.usage_stats)},
         deployment_cls=TieredLLMServer,
     )

@@ -7,16 +7,22 @@ Endpoints, parsing and streaming are Ray's. This adds what happens on the way in
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
+from ray import serve
 from ray.serve.llm.ingress import OpenAiIngress, make_fastapi_ingress
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.cache_report import CACHE_HEADER, REPLICA_HEADER, from_details
+from app.cache_report import CACHE_HEADER, REPLICA_HEADER, ROUTING_HEADER, CacheReport, from_details
+from app.routing import policy as routing
+from app.routing.core import RoutingCore
+from app.routing.registry import find_core
 from app.serving.auth import ApiKeyMiddleware, tenant_salt
 from app.serving.http_errors import ModelNotFound, install_error_handlers
-from app.settings import AuthSettings
+from app.serving.llm_config import deployment_name
+from app.settings import Settings
 
 _ENDPOINTS: dict[str, Callable[[FastAPI], Any]] = {
     "models": lambda app: app.get("/v1/models"),
@@ -33,6 +39,8 @@ _ENDPOINTS: dict[str, Callable[[FastAPI], Any]] = {
 
 class TieredIngress(OpenAiIngress):
     """Every method runs on the ingress replica's event loop; none may block."""
+
+    _debug: frozenset[str] = frozenset()
 
     def __init__(self, llm_deployments: dict[str, Any], model_cards: dict[str, Any], **kwargs: Any) -> None:
         super().__init__(llm_deployments, model_cards, **kwargs)
@@ -54,20 +62,39 @@ class TieredIngress(OpenAiIngress):
             body.cache_salt = tenant_salt(getattr(raw_request.state, "tenant", None), body.cache_salt)
         responses = super()._get_response(body=body, call_method=call_method, raw_request=raw_request)
         async for response in responses:
-            usage = getattr(response, "usage", None)
-            if raw_request is not None and usage is not None:
-                raw_request.state.usage = usage
+            details = getattr(getattr(response, "usage", None), "prompt_tokens_details", None)
+            report = from_details(details.model_dump()) if details is not None else None
+            if raw_request is not None and report is not None:
+                raw_request.state.report = report
+                self._tell_router(body.model, raw_request, report)
             yield response
 
     async def _process_llm_request(self, body: Any, call_method: str, raw_request: Request | None = None) -> Response:
         response = await super()._process_llm_request(body, call_method, raw_request)
-        usage = getattr(raw_request.state, "usage", None) if raw_request is not None else None
-        details = getattr(usage, "prompt_tokens_details", None)
-        report = from_details(details.model_dump()) if details is not None else None
+        report: CacheReport | None = getattr(raw_request.state, "report", None) if raw_request is not None else None
         if report is not None:
             response.headers[CACHE_HEADER] = report.header()
             response.headers[REPLICA_HEADER] = report.replica
+        if raw_request is not None and (explained := self._explain(body.model, raw_request)):
+            response.headers[ROUTING_HEADER] = explained
         return response
+
+    def _tell_router(self, model: str | None, raw_request: Request, report: CacheReport) -> None:
+        """The router that chose the replica runs in this process: what it expected is compared with what was so."""
+        core = self._core(model)
+        if core is not None and report.l1 is not None and report.l2 is not None:
+            told = routing.CacheReport(report.prompt_tokens, report.l0, report.l1, report.l2, report.computed)
+            core.completed(raw_request.headers.get("x-request-id", ""), told, report.replica or None)
+
+    def _explain(self, model: str | None, raw_request: Request) -> str | None:
+        """Why the replica was chosen, for models whose `routing.debug` is on."""
+        core = self._core(model) if (model or self._model_ids[0]).split(":")[0] in self._debug else None
+        ranking = core.ranking(raw_request.headers.get("x-request-id", "")) if core is not None else None
+        return msgspec.json.encode(ranking).decode() if ranking is not None else None
+
+    def _core(self, model: str | None) -> RoutingCore | None:
+        base = (model or self._model_ids[0]).split(":")[0]
+        return find_core(serve.get_replica_context().app_name, deployment_name(base))
 
     def _check_model(self, model: str | None) -> None:
         # An adapter is named `base:adapter`; with one model, naming it is optional.
@@ -77,12 +104,12 @@ class TieredIngress(OpenAiIngress):
             raise ModelNotFound(model or "", self._model_ids)
 
 
-def ingress_class(auth: AuthSettings) -> Any:
+def ingress_class(settings: Settings) -> Any:
     """The class that Ray Serve deploys: TieredIngress behind a FastAPI application of our own making."""
     app = FastAPI(title="tierserve", docs_url=None, redoc_url=None)
     app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"])
-    app.add_middleware(ApiKeyMiddleware, auth=auth)
+    app.add_middleware(ApiKeyMiddleware, auth=settings.auth)
     install_error_handlers(app)
-    return make_fastapi_ingress(TieredIngress, endpoint_map=_ENDPOINTS, app=app)
-
-
+    debug = frozenset(model.id for model in settings.models if model.routing.debug)
+    ingress = type(TieredIngress.__name__, (TieredIngress,), {"_debug": debug})
+    return make_fastapi_ingress(ingress, endpoint_map=_ENDPOINTS, app=app)

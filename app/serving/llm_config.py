@@ -9,12 +9,14 @@ from ray.serve.llm import LLMConfig
 
 from app import demo_model
 from app.errors import SettingsError
+from app.routing.core import RoutingCore
 from app.serving import executor, local_weights
 from app.settings import GiB, ModelSettings, Settings
 
 # vLLM, LMCache and Ray each send usage statistics unless told otherwise.
 _SILENT = {"VLLM_NO_USAGE_STATS": "1", "LMCACHE_TRACK_USAGE": "false", "RAY_USAGE_STATS_ENABLED": "0"}
 _CPU_L0_GIB = 1.0
+NAME_PREFIX = "engine:"
 
 
 def llm_config(model: ModelSettings, settings: Settings) -> LLMConfig:
@@ -58,17 +60,41 @@ def engine_arguments(model: ModelSettings) -> dict[str, Any]:
     return arguments | model.engine
 
 
+def deployment_name(model_id: str) -> str:
+    """The name of a model's deployment, as Ray Serve LLM derives it from the id and our prefix."""
+    return NAME_PREFIX + model_id.replace("/", "--").replace(".", "_")
+
+
 def deployment_options(model: ModelSettings) -> dict[str, Any]:
     options: dict[str, Any] = {
         "max_ongoing_requests": model.max_ongoing_requests,
         "max_queued_requests": model.max_queued_requests,
         "ray_actor_options": {"num_cpus": 0},
+        "request_router_config": {
+            "request_router_class": "app.serving.router:TierRequestRouter",
+            "request_router_kwargs": router_arguments(model),
+        },
     }
     if model.autoscaling is not None:
         options["autoscaling_config"] = model.autoscaling.model_dump()
     else:
         options["num_replicas"] = model.replicas or 1
     return options
+
+
+def router_arguments(model: ModelSettings) -> dict[str, Any]:
+    """What every router of the model's deployment is made with. Raises SettingsError for an unknown option."""
+    routing = model.routing
+    try:
+        RoutingCore(routing.strategy, dict(routing.options))
+    except SettingsError as error:
+        raise SettingsError(f"model {model.id}, routing.options: {error}") from None
+    return {
+        "strategy": routing.strategy,
+        "options": dict(routing.options),
+        "log_decisions": routing.debug,
+        "allow_pinning": routing.debug,
+    }
 
 
 def environment(model: ModelSettings, settings: Settings) -> dict[str, str]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
+from app.cache_report import REPLICA_HEADER
 from app.routing.core import RoutingCore
 from app.routing.policy import Replica, Request
 from app.routing.prompt import read_prompt
@@ -30,12 +31,14 @@ class TierRequestRouter(RequestRouter):
 
     _core: RoutingCore | None = None
     _by_id: Mapping[str, RunningReplica] = {}
+    _allow_pinning = False
 
     def initialize_state(
         self,
         strategy: str = "prefix_aware",
         options: dict[str, Any] | None = None,
         log_decisions: bool = False,
+        allow_pinning: bool = False,
         **unknown: Any,
     ) -> None:
         """Called once with `request_router_kwargs` (JSON). Wrong ones are logged and the defaults used: raising
@@ -43,6 +46,7 @@ class TierRequestRouter(RequestRouter):
         before deployment.
         """
         place = (self._deployment_id.app_name, self._deployment_id.name)
+        self._allow_pinning = allow_pinning
         if unknown:
             logger.error("unknown router options ignored: %s", ", ".join(sorted(unknown)))
         try:
@@ -102,6 +106,9 @@ class TierRequestRouter(RequestRouter):
             pending.future.add_done_callback(lambda future: self._settle(request.id, future))
         here = self._by_id
         ranks = [[here[choice.replica]] for choice in ranking.choices if choice.replica in here]
+        pinned = here.get(_header(pending, REPLICA_HEADER) or "") if self._allow_pinning else None
+        if pinned is not None:
+            return [[pinned]]
         # Only read by Serve if all of the above are full.
         return [*ranks, candidates] if ranks else []
 
@@ -130,6 +137,12 @@ def _request(pending: PendingRequest) -> Request:
 def _user(body: object) -> str:
     user = body.get("user") if isinstance(body, Mapping) else getattr(body, "user", None)
     return user if isinstance(user, str) else ""
+
+
+def _header(pending: PendingRequest, name: str) -> str | None:
+    """A header of the HTTP request behind `pending`: Ray Serve LLM's ingress passes it on as the second argument."""
+    headers = getattr(pending.args[1], "headers", None) if len(pending.args) > 1 else None
+    return headers.get(name) if isinstance(headers, Mapping) else None
 
 
 def _replica(running: RunningReplica) -> Replica:

@@ -9,6 +9,7 @@ import sys
 import click
 
 from app.errors import TierserveError
+from app.local.quiet import quiet_ray
 
 _COMMANDS = {
     "serve": "Serve a file on this machine until Ctrl-C.",
@@ -41,6 +42,7 @@ def group() -> None:
 
 
 def main() -> None:
+    quiet_ray()
     try:
         group(standalone_mode=False)
     except click.exceptions.Exit as stop:

@@ -103,8 +103,10 @@ class RoutingSettings(_Section):
     options: dict[str, Any] = Field(default_factory=dict, description="Options of the strategy, by name.")
     debug: bool = Field(
         False,
-        description="Lets a request name its replica in the header x-tierserve-replica, for benchmarks and verification.",
+        description="Lets a request name its replica in the header x-tierserve-replica, for benchmarks and verification,"
+        " and explains each choice in the response header x-tierserve-routing.",
     )
+    log_decisions: bool = Field(False, description="Log a line of JSON for each choice.")
 
 
 class AutoscalingSettings(_Section):
@@ -138,6 +140,9 @@ class ModelSettings(_Section):
     )
     max_queued_requests: int = Field(
         256, ge=-1, description="Requests that may wait in each ingress; more are refused with 503. -1: no limit."
+    )
+    stream_batching_ms: float = Field(
+        0, ge=0, description="Gather a stream's tokens this long before sending them on; adds up to as much to the first."
     )
     engine: dict[str, Any] = Field(default_factory=dict, description="Arguments of vLLM's engine, by their own names.")
     env: dict[str, str] = Field(default_factory=dict, description="Environment variables of the replicas.")

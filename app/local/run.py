@@ -16,6 +16,7 @@ from app.errors import ServingError
 from app.local.leftovers import descendants, end, remove_segments, segments_of
 from app.local.machine import OBJECT_STORE_BYTES, Machine, check_machine, check_port
 from app.local.progress import deployment_progress
+from app.local.quiet import quiet_ray, quiet_vllm
 from app.local.record import RunRecord
 from app.local.serve_file import ServeFile
 
@@ -86,13 +87,12 @@ class LocalRun:
         self._note = RunRecord(os.getpid(), names, context.address_info["gcs_address"], self.url, models).write()
 
     def _deploy(self) -> None:
-        os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")  # of this process: Ray is up, engines do not inherit it
+        quiet_vllm()
         from ray import serve
 
         from app.main import build
 
-        logging.getLogger("ray.serve").setLevel(logging.ERROR)
-        logging.getLogger("ray").setLevel(logging.ERROR)
+        quiet_ray()
         serve.start(proxy_location="HeadOnly", http_options={"host": self.file.host, "port": self.file.port})
         applications = [(entry.name, entry.route_prefix, build(entry.args)) for entry in self.file.applications]
         self._say("Starting the engines ...")

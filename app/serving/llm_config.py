@@ -32,6 +32,7 @@ def llm_config(model: ModelSettings, settings: Settings) -> LLMConfig:
         placement_group_config={"bundles": [{"CPU": model.num_cpus}]} if on_cpu else None,
         runtime_env={"env_vars": environment(model, settings)},
         deployment_config=deployment_options(model),
+        experimental_configs={"stream_batching_interval_ms": model.stream_batching_ms},
         **({"callback_config": {"callback_class": local_weights.PATH}} if on_disk else {}),
     )
 
@@ -92,7 +93,7 @@ def router_arguments(model: ModelSettings) -> dict[str, Any]:
     return {
         "strategy": routing.strategy,
         "options": dict(routing.options),
-        "log_decisions": routing.debug,
+        "log_decisions": routing.log_decisions,
         "allow_pinning": routing.debug,
     }
 

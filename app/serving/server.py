@@ -65,18 +65,18 @@ class TieredLLMServer(LLMServer):
             await asyncio.to_thread(client.shutdown)
             util._run_finalizers(0)
 
-    async def cache_status(self) -> dict[str, Any]:
-        """This replica's id and the state of its node's cache (see NodeCache.status)."""
+    async def cache_status(self, request: Any = None, raw_request_info: Any = None) -> dict[str, Any]:
+        """This replica's id and the state of its node's cache (see NodeCache.status). The arguments are not read: they
+        let a caller name the replica (app.client)."""
         cache = await self._lease.actor.status.remote() if self._lease else None
         endpoint = asdict(self._lease.endpoint) if self._lease else None
         return {"replica": self._replica, "open_requests": len(self._book), "cache": cache, "endpoint": endpoint}
 
-    async def clear_caches(self, *, l0: bool = True, l1: bool = True) -> dict[str, Any]:
-        """Empty this replica's L0 and its node's L1. L2 keeps what it has."""
-        if l0:
-            await self.reset_prefix_cache()
-        cleared = await self._lease.actor.clear.remote() if l1 and self._lease else None
-        return {"replica": self._replica, "l0": l0, "l1": cleared}
+    async def clear_caches(self, request: Any = None, raw_request_info: Any = None) -> dict[str, Any]:
+        """Empty this replica's L0 and its node's L1. L2 keeps what it has. Arguments as in `cache_status`."""
+        await self.reset_prefix_cache()
+        cleared = await self._lease.actor.clear.remote() if self._lease else None
+        return {"replica": self._replica, "l1_cleared": cleared}
 
     async def _call(self, method: Any, request: Any, raw_request_info: Any) -> AsyncGenerator[Any, None]:
         # An id of our own: clients may repeat theirs, and the engine's word on a prompt comes back under this one.

@@ -77,7 +77,7 @@ class NodeCache:
             "node_id": ray.get_runtime_context().get_node_id(),
             "pid": server.pid if server else None,
             "restarts": self._restarts,
-            "leases": len(self._leases),
+            "replicas": sorted(self._leases),
             "healthy": False,
         }
         if server is not None:
@@ -164,6 +164,10 @@ class NodeCache:
             "endpoint": server.at.http_url,
             "l1": {"used_bytes": used, "capacity_bytes": total},
             "l2": storage.get("l2_adapters", []),
+            "l2_stores_pending": sum(
+                controller.get("pending_keys_count", 0) + controller.get("in_flight_task_count", 0)
+                for controller in storage.get("store_controllers", {}).values()
+            ),
         }
 
 

@@ -1,0 +1,17 @@
+"""Keeps the libraries' own chatter out of a command's output, where `--json` promises one object."""
+
+import logging
+import os
+
+
+def quiet_ray() -> None:
+    """Ray and Serve log to standard error; of a command only what went wrong is wanted."""
+    for name in ("ray", "ray.serve"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def quiet_vllm() -> None:
+    """vLLM sets up its logging to standard output when it is imported. To be called after Ray was started, if this
+    process starts it: engines inherit the environment, and theirs should log."""
+    os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
+    logging.getLogger("vllm").setLevel(logging.ERROR)

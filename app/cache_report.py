@@ -1,7 +1,7 @@
 """Where the tokens of one prompt came from. The system's own count, sent back with each response. Pure values.
 
-In a response body it stands in `usage.prompt_tokens_details` beside OpenAI's `cached_tokens`; in an HTTP response also in
-the header `x-tierserve-cache`, as `l0=1024, l1=448, l2=0, computed=51`.
+In a response body it stands in `usage.prompt_tokens_details` beside OpenAI's `cached_tokens`; over HTTP also in the
+header `x-tierserve-cache`, as `l0=1024, l1=448, l2=0, computed=51`.
 """
 
 from collections.abc import Iterable, Mapping

@@ -41,7 +41,7 @@ class Answer:
 
 
 def connect(app_name: str = "tierserve", address: str | None = None, *, model: str | None = None) -> "Client":
-    """A client of `app_name`. In a process that is connected to Ray already (a deployment, a driver) that cluster is used.
+    """A client of `app_name`. A process that is connected to Ray already (a deployment, a driver) stays there.
 
     Args:
         app_name: the application's name in its serve file.

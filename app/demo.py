@@ -100,7 +100,9 @@ class _Demo:
         deadline = time.monotonic() + _STORED_WITHIN_S
         while (self._client.cache_status()["cache"] or {}).get("l2_stores_pending", 0):
             if time.monotonic() > deadline:
-                raise ServingError(f"L2 did not take the chunks within {_STORED_WITHIN_S:.0f} s: see `tierserve status`")
+                raise ServingError(
+                    f"L2 did not take the chunks within {_STORED_WITHIN_S:.0f} s: see `tierserve status`"
+                )
             time.sleep(0.05)
 
 

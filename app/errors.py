@@ -7,8 +7,8 @@ TierserveError                  everything this package raises on purpose
 ├── ServingError                the application is not there or did not become ready
 └── PoolError                   an L2 pool cannot be opened as configured
 
-Every message says what is wrong and what to do about it. Expected outcomes (a miss, no room, a declined load) are return
-values and never appear here; broken invariants are asserts.
+Every message says what is wrong and what to do about it. Expected outcomes (a miss, no room, a declined load) are
+return values and never appear here; broken invariants are asserts.
 """
 
 

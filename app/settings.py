@@ -74,8 +74,8 @@ class L2Settings(_Section):
     enabled: bool = True
     backend: Literal["curvine", "fs", "custom"] = Field(
         "curvine",
-        description="curvine: our pool of checked files on a directory (a Curvine mount, or any). fs: LMCache's own files."
-        " custom: `adapter` names any L2 adapter of LMCache.",
+        description="curvine: our pool of checked files on a directory (a Curvine mount, or any). fs: LMCache's own"
+        " files. custom: `adapter` names any L2 adapter of LMCache.",
     )
     path: Path | None = Field(None, description="Directory of the pool. None: `l2` under TIERSERVE_HOME.")
     capacity_gib: float = Field(8.0, gt=0, description="Upper bound of what the pool keeps on its directory.")
@@ -103,7 +103,7 @@ class RoutingSettings(_Section):
     options: dict[str, Any] = Field(default_factory=dict, description="Options of the strategy, by name.")
     debug: bool = Field(
         False,
-        description="Lets a request name its replica in the header x-tierserve-replica, for benchmarks and verification,"
+        description="Lets a request name its replica in the header x-tierserve-replica, for benchmarks and tests,"
         " and explains each choice in the response header x-tierserve-routing.",
     )
     log_decisions: bool = Field(False, description="Log a line of JSON for each choice.")
@@ -142,7 +142,9 @@ class ModelSettings(_Section):
         256, ge=-1, description="Requests that may wait in each ingress; more are refused with 503. -1: no limit."
     )
     stream_batching_ms: float = Field(
-        0, ge=0, description="Gather a stream's tokens this long before sending them on; adds up to as much to the first."
+        0,
+        ge=0,
+        description="Gather a stream's tokens this long before sending them on; adds up to as much to the first.",
     )
     engine: dict[str, Any] = Field(default_factory=dict, description="Arguments of vLLM's engine, by their own names.")
     env: dict[str, str] = Field(default_factory=dict, description="Environment variables of the replicas.")
@@ -164,9 +166,13 @@ class ModelSettings(_Section):
             raise ValueError("give `replicas` or `autoscaling`, not both")
         if self.l2.enabled and not self.l1.enabled:
             raise ValueError("l2 needs l1 (chunks pass through host memory): enable l1 or set `l2: {enabled: false}`")
-        owned = {"model", "served_model_name", "tokenizer", "revision", "dtype", "kv_transfer_config"} & set(self.engine)
+        owned = {"model", "served_model_name", "tokenizer", "revision", "dtype", "kv_transfer_config"} & set(
+            self.engine
+        )
         if owned:
-            raise ValueError(f"engine: {', '.join(sorted(owned))} is set by tierserve: use the model's own keys instead")
+            raise ValueError(
+                f"engine: {', '.join(sorted(owned))} is set by tierserve: use the model's own keys instead"
+            )
         block = self.block_tokens
         if self.l1.enabled and block is not None and self.l1.chunk_tokens % block:
             raise ValueError(f"l1.chunk_tokens {self.l1.chunk_tokens} must be a multiple of l0.block_tokens {block}")
@@ -224,7 +230,9 @@ class Settings(_Section):
     def _unique_ids(self) -> "Settings":
         ids = [model.id for model in self.models]
         if len(set(ids)) != len(ids):
-            raise ValueError(f"two models have the same id: {', '.join(sorted(i for i in set(ids) if ids.count(i) > 1))}")
+            raise ValueError(
+                f"two models have the same id: {', '.join(sorted(i for i in set(ids) if ids.count(i) > 1))}"
+            )
         return self
 
 
@@ -232,7 +240,7 @@ def load_settings(args: Mapping[str, Any]) -> Settings:
     """Check `args` (the mapping under `args:` in a serve file) and return the tree.
 
     Raises:
-        SettingsError: one line per problem, each with the path of the key and, for an unknown key, the nearest valid one.
+        SettingsError: one line per problem, with the path of the key and, for an unknown key, the nearest valid one.
     """
     try:
         return Settings.model_validate(dict(args))

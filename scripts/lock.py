@@ -15,7 +15,16 @@ from pathlib import Path
 # `import transformers` (operator torchvision::nms does not exist), and text needs none of them.
 MEDIA = {"torchvision", "torchaudio", "torchcodec"}
 # Declared by lmcache and xgrammar for NVIDIA GPUs: 1.3 GB that a CPU engine imports, warns about, and does not use.
-NVIDIA = {"triton", "cupy-cuda13x", "cuda-python", "cuda-bindings", "cuda-core", "cuda-pathfinder", "cufile-python", "nvtx"}
+NVIDIA = {
+    "triton",
+    "cupy-cuda13x",
+    "cuda-python",
+    "cuda-bindings",
+    "cuda-core",
+    "cuda-pathfinder",
+    "cufile-python",
+    "nvtx",
+}
 LEFT_OUT = MEDIA | NVIDIA
 
 # Carries the weights of the demo model; its own dependencies (llama-cpp-python, minutes of compiling) are not needed to

@@ -30,7 +30,9 @@ def command(files: tuple[Path, ...], here: bool) -> None:
             failed = True
             click.echo(f"FAILED  {path}\n        " + str(error).replace("\n", "\n        "))
     machine = Machine.read()
-    click.echo(f"memory {machine.available_bytes / GiB:.1f} GiB free, /dev/shm {machine.shm_free_bytes / GiB:.1f} GiB free")
+    click.echo(
+        f"memory {machine.available_bytes / GiB:.1f} GiB free, /dev/shm {machine.shm_free_bytes / GiB:.1f} GiB free"
+    )
     raise click.exceptions.Exit(1 if failed else 0)
 
 

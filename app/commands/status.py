@@ -53,14 +53,21 @@ def read_status(address: str | None) -> dict[str, Any]:
         }
         for name, application in serve.status().applications.items()
     }
-    return {"applications": applications, "caches": ray.get([cache.status.remote() for cache in node_caches()], timeout=30)}
+    return {
+        "applications": applications,
+        "caches": ray.get([cache.status.remote() for cache in node_caches()], timeout=30),
+    }
 
 
 def _cache_line(cache: dict[str, Any]) -> str:
     l1 = cache.get("l1", {"used_bytes": 0, "capacity_bytes": 0})
     state = "healthy" if cache["healthy"] else f"not healthy ({cache.get('error', 'starting')})"
-    l2 = ", ".join(f"{one.get('type')} {'ok' if one.get('is_healthy') else 'DOWN'}" for one in cache.get("l2", [])) or "off"
+    l2 = (
+        ", ".join(f"{one.get('type')} {'ok' if one.get('is_healthy') else 'DOWN'}" for one in cache.get("l2", []))
+        or "off"
+    )
     return (
         f"cache {cache['key']} on node {cache['node_id'][:8]}: {state}, {len(cache['replicas'])} replicas, "
-        f"{cache['restarts']} restarts, L1 {l1['used_bytes'] / MIB:,.0f} of {l1['capacity_bytes'] / MIB:,.0f} MiB, L2 {l2}"
+        f"{cache['restarts']} restarts, L1 {l1['used_bytes'] / MIB:,.0f} of {l1['capacity_bytes'] / MIB:,.0f} MiB, "
+        f"L2 {l2}"
     )

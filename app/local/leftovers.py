@@ -1,4 +1,4 @@
-"""What the processes of a run would leave behind when they are killed, found while they live, removed when they are gone.
+"""What processes would leave behind when they are killed: found while they live, removed when they are gone.
 
 Engines hold POSIX segments and semaphores in /dev/shm that only a clean exit removes. Which are ours is read from the
 memory maps of our own descendants, so nothing of anybody else is touched.

@@ -87,14 +87,14 @@ def check_machine(settings: Settings, machine: Machine) -> None:
     needed = needed_bytes(settings)
     if machine.available_bytes < needed:
         raise MachineError(
-            f"serving this file needs about {needed / GiB:.1f} GiB of free memory, {machine.available_bytes / GiB:.1f} GiB"
-            " are free: lower `replicas`, `l0.gib` or `l1.gib`, or close something"
+            f"this file needs about {needed / GiB:.1f} GiB of memory, {machine.available_bytes / GiB:.1f} are free:"
+            " lower `replicas`, `l0.gib` or `l1.gib`, or close something"
         )
     shm = OBJECT_STORE_BYTES + sum(int(m.l1.gib * GiB) for m in settings.models if m.l1.enabled and m.on_cpu)
     if machine.shm_free_bytes < shm:
         raise MachineError(
-            f"/dev/shm has {machine.shm_free_bytes / GiB:.1f} GiB free, L1 and Ray need {shm / GiB:.1f}: lower `l1.gib`,"
-            " or enlarge it (mount -o remount,size=4G /dev/shm; in a container --shm-size)"
+            f"/dev/shm has {machine.shm_free_bytes / GiB:.1f} GiB free, L1 and Ray need {shm / GiB:.1f}: lower `l1.gib`"
+            ", or enlarge it (mount -o remount,size=4G /dev/shm; in a container --shm-size)"
         )
     if machine.home_free_bytes < 3 * GiB:
         raise MachineError(
@@ -110,5 +110,6 @@ def check_port(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise MachineError(
-                f"port {port} on {host} cannot be used ({error.strerror}): choose another, e.g. `make serve PORT={port + 1}`"
+                f"port {port} on {host} cannot be used ({error.strerror}): "
+                f"choose another, e.g. `make serve PORT={port + 1}`"
             ) from None

@@ -1,4 +1,4 @@
-"""Says what engines are doing while they start, from the state Serve reports and the marks it leaves in the replicas' logs."""
+"""Says what engines are doing while they start, by the marks that Serve leaves in their replicas' logs."""
 
 import time
 from collections.abc import Callable

@@ -13,12 +13,12 @@ _MODE, _TOKEN, _TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_
 
 
 def use_ray_token(environment: MutableMapping[str, str] = os.environ) -> bool:
-    """Turn token mode on for this process and its children, unless it was set or there is no token. True if it is on."""
+    """Turn token mode on for this process and its children, unless it was set or there is no token. True if on."""
     if _MODE not in environment and _has_token(environment):
         environment[_MODE] = "token"
         if "ray" in sys.modules and environment is os.environ:
             # Ray has read its configuration when it was imported: have it read again (private name of ray 2.60.0).
-            from ray._raylet import Config
+            from ray._raylet import Config  # type: ignore[attr-defined]
 
             Config.initialize("")
     return environment.get(_MODE) == "token"

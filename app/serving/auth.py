@@ -46,11 +46,13 @@ def tenant_salt(tenant: str | None, client_salt: str | None) -> str | None:
     """
     if tenant is None:
         return client_salt
-    return hashlib.blake2b(f"{tenant}\0{client_salt or ''}".encode(), digest_size=16, person=b"tierserve-salt").hexdigest()
+    return hashlib.blake2b(
+        f"{tenant}\0{client_salt or ''}".encode(), digest_size=16, person=b"tierserve-salt"
+    ).hexdigest()
 
 
 class ApiKeyMiddleware:
-    """Lets a request through with its tenant in `scope["state"]["tenant"]`, or answers 401. No keys: lets all through."""
+    """Lets a request through with its tenant in `scope["state"]["tenant"]`, or answers 401. No keys: all pass."""
 
     def __init__(self, app: ASGIApp, auth: AuthSettings) -> None:
         self._app = app

@@ -15,7 +15,7 @@ from ray.serve.llm import LLMConfig
 ENVIRONMENT = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
-class _OneProcess(VLLMEngineConfig):  # type: ignore[misc]
+class _OneProcess(VLLMEngineConfig):
     def get_initialization_kwargs(self) -> dict[str, Any]:
         return {**super().get_initialization_kwargs(), "distributed_executor_backend": "uni"}
 

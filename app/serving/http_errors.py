@@ -1,4 +1,4 @@
-"""Errors as OpenAI writes them: `{"error": {"message", "type", "param", "code"}}`, never with an internal name in it."""
+"""Errors as OpenAI writes them: `{"error": {"message", "type", "param", "code"}}`, and never an internal name in it."""
 
 import logging
 import re

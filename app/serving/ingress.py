@@ -70,7 +70,7 @@ class TieredIngress(OpenAiIngress):
             yield response
 
     async def _process_llm_request(self, body: Any, call_method: str, raw_request: Request | None = None) -> Response:
-        response = await super()._process_llm_request(body, call_method, raw_request)
+        response: Response = await super()._process_llm_request(body, call_method, raw_request)
         report: CacheReport | None = getattr(raw_request.state, "report", None) if raw_request is not None else None
         if report is not None:
             response.headers[CACHE_HEADER] = report.header()

@@ -9,7 +9,7 @@ from ray.llm._internal.common.callbacks.base import CallbackBase
 PATH = f"{__name__}:LocalWeights"
 
 
-class LocalWeights(CallbackBase):  # type: ignore[misc]
+class LocalWeights(CallbackBase):
     """A callback of LLMConfig.callback_config; called once in the replica before its engine starts."""
 
     async def on_before_node_init(self) -> None:

@@ -16,7 +16,7 @@ OnPrefill = Callable[[str, str, PromptTokens], None]
 
 
 def tap_prefill_stats(engine_client: Any, on_prefill: OnPrefill) -> None:
-    """Call `on_prefill` for each prompt's first output. It must not block; what it raises is dropped with the report."""
+    """Call `on_prefill` for each prompt's first output, on the replica's event loop: it must not block or raise."""
     processor = engine_client.output_processor
     process_outputs = processor.process_outputs
 
@@ -35,7 +35,5 @@ def _report(processor: Any, output: Any, on_prefill: OnPrefill) -> None:
         return
     stats = output.prefill_stats
     external_id = state.parent_req.external_req_id if state.parent_req is not None else state.external_req_id
-    prompt = PromptTokens(
-        stats.num_prompt_tokens, stats.num_local_cached_tokens, stats.num_external_cached_tokens
-    )
+    prompt = PromptTokens(stats.num_prompt_tokens, stats.num_local_cached_tokens, stats.num_external_cached_tokens)
     on_prefill(output.request_id, external_id, prompt)

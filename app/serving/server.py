@@ -31,7 +31,9 @@ logger = logging.getLogger(__name__)
 class TieredLLMServer(LLMServer):
     """Ray Serve calls the async constructor once, then the endpoint methods, all on one event loop."""
 
-    async def __init__(self, llm_config: LLMConfig, *, cache: CacheSpec | None = None, **kwargs: Any) -> None:
+    async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
+        self, llm_config: LLMConfig, *, cache: CacheSpec | None = None, **kwargs: Any
+    ) -> None:
         context = serve.get_replica_context()
         self._replica = context.replica_id.unique_id
         self._book = ReportBook()
@@ -53,8 +55,8 @@ class TieredLLMServer(LLMServer):
         return self._reported(request, await self._call(super().completions, request, raw_request_info))
 
     async def __del__(self) -> None:
-        """Serve calls it when the replica is to end. Ends the engine's process cleanly: Ray would kill it, and killed it
-        leaves semaphores in /dev/shm."""
+        """Serve calls it when the replica is to end. Ends the engine's process cleanly: Ray would kill it, and
+        killed it leaves semaphores in /dev/shm."""
         await super().__del__()
         if self._feed is not None:
             self._feed.close()
@@ -63,7 +65,7 @@ class TieredLLMServer(LLMServer):
         client = getattr(self.engine, "_engine_client", None)
         if client is not None:
             await asyncio.to_thread(client.shutdown)
-            util._run_finalizers(0)
+            util._run_finalizers(0)  # type: ignore[attr-defined]
 
     async def cache_status(self, request: Any = None, raw_request_info: Any = None) -> dict[str, Any]:
         """This replica's id and the state of its node's cache (see NodeCache.status). The arguments are not read: they

@@ -1,6 +1,6 @@
 """Our vLLM KV connector: LMCache's multi-process connector with its defects mended (lmcache 0.5.6, vllm 0.29.0).
 
-- Its histogram has no buckets, which Ray's metrics refuse: engines with `log_engine_metrics` (the default) do not start.
+- Its histogram has no buckets, which Ray's metrics refuse: with `log_engine_metrics` (the default) no engine starts.
 - Its heartbeat starts with the first store, so a server that is restarted before that is never registered with again.
 - It has one time-out for starting (where minutes are fine) and for each answer on a request's way (where an engine on
   CPU stands still meanwhile): the latter is shortened once the engine is registered, and guarded (guarded_transfer).
@@ -22,7 +22,7 @@ from app.tiers.transfer import ANSWER_TIMEOUT_S
 _LOOKUP_BUCKETS_S = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0]
 
 
-class TierConnector(LMCacheMPConnector):  # type: ignore[misc]
+class TierConnector(LMCacheMPConnector):
     """vLLM calls it from the scheduler (role SCHEDULER) and from each worker (role WORKER); see LMCacheMPConnector."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any = None) -> None:
@@ -58,7 +58,7 @@ def _shorten_and_guard(adapter: Any) -> None:
         transfer._mq_timeout = ANSWER_TIMEOUT_S
 
 
-class _BucketedMetrics(LMCacheMPPromMetrics):  # type: ignore[misc]
+class _BucketedMetrics(LMCacheMPPromMetrics):
     """LMCache's metrics, made with a histogram class that has buckets."""
 
     def __init__(self, vllm_config: Any, metric_types: Any, labelnames: Any, per_engine_labelvalues: Any) -> None:

@@ -46,7 +46,7 @@ class EventPublisher:
     """The server's end. `send` may be called from any one thread at a time, never blocks and never raises."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._socket = zmq.Context.instance().socket(zmq.PUB)
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PUB)
         self._socket.setsockopt(zmq.SNDHWM, _HIGH_WATER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.bind(f"tcp://{host}:{port}")
@@ -77,7 +77,7 @@ class LookupFeed:
         self._lookups: OrderedDict[str, Lookup] = OrderedDict()
         self._arrived = threading.Condition()
         self._stopping = threading.Event()
-        self._socket = zmq.Context.instance().socket(zmq.SUB)
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.SUB)
         self._socket.setsockopt(zmq.RCVHWM, _HIGH_WATER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SUBSCRIBE, b"")

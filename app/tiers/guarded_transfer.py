@@ -1,8 +1,8 @@
 """Keeps a dead cache server from stopping or killing a CPU engine.
 
 On CPU the engine's own thread copies chunks and waits for the server's answers. In lmcache 0.5.6 an answer that does
-not come raises out of the store (`PREPARE_STORE timed out`), which ends the engine, and every chunk group waits anew. With
-the guard the first missing answer marks the server unhealthy (what the heartbeat would do a moment later): the calls
+not come raises out of the store (`PREPARE_STORE timed out`), which ends the engine, and every chunk group waits anew.
+With the guard the first missing answer marks the server unhealthy (as the heartbeat would do later): the calls
 after it fail at once, their chunks are computed or not stored, and the heartbeat registers again when it is back.
 
 Pure: works on anything with the four methods of LMCache's EngineDrivenContext.
@@ -25,7 +25,9 @@ _FAILURE: dict[str, Any] = {
 }
 
 
-def guard(context: Any, healthy: threading.Event, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+def guard(
+    context: Any, healthy: threading.Event, timeout_s: float, clock: Callable[[], float] = time.monotonic
+) -> None:
     """Wrap the methods of `context` (mutated) so that none raises and none waits for a server that is known to be gone.
 
     `healthy` is the event that LMCache's heartbeat sets and clears; it is cleared here when a call raises or takes

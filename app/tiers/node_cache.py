@@ -197,7 +197,7 @@ class CacheLease:
     async def acquire(cls, spec: CacheSpec, application: str, holder: str) -> "CacheLease":
         node_id = ray.get_runtime_context().get_node_id()
         key = spec.key(application)
-        actor = NodeCache.options(
+        actor = NodeCache.options(  # type: ignore[attr-defined]
             name=actor_name(key, node_id),
             namespace=NAMESPACE,
             get_if_exists=True,
@@ -229,4 +229,3 @@ def node_caches() -> list[Any]:
     named = ray.util.list_named_actors(all_namespaces=True)
     ours = [a["name"] for a in named if a["namespace"] == NAMESPACE and a["name"].startswith("tierserve-cache-")]
     return [ray.get_actor(name, namespace=NAMESPACE) for name in ours]
-

@@ -1,0 +1,553 @@
+"""The pool: chunks as immutable files in a directory that any number of nodes share.
+
+    ROOT/chunks/FAMILY/manifest.json            what the chunks of this family have in common, readable
+    ROOT/chunks/FAMILY/ab/abcdef...arrow        a chunk
+    ROOT/tmp/WRITER-n                           being written
+    ROOT/quarantine/...                         what a reader refused
+
+    absent --put--> writing (tmp) --publish--> ready --drop--> absent
+                       |                         +--refused by a reader--> quarantine
+                       +--crash--> orphan --sweep--> absent
+
+A published name is never written again, so no lock between nodes is needed: a reader sees a whole file, or none, or
+something that its checks refuse. Everything here blocks for as long as the mount pleases and belongs on the guard's
+workers; nothing raises for what a file system may do. Any thread may call any method.
+"""
+
+import contextlib
+import errno
+import itertools
+import json
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from app.errors import PoolError
+from app.tiers.curvine import chunkfile
+from app.tiers.curvine.chunkfile import Frame
+from app.tiers.curvine.fileops import OS_FILE_OPS, FileOps
+from app.tiers.curvine.identity import ChunkId, Family
+from app.tiers.curvine.landing import AbandonedError, Landing
+from app.tiers.curvine.transfer import Modes, ShortFileError, read_chunk, write_chunk
+
+logger = logging.getLogger(__name__)
+
+# What says "no room" rather than "broken".
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR})
+_REMEMBERED_BAD = 4096
+
+
+class Put(Enum):
+    """What became of one put."""
+
+    STORED = "stored"
+    EXISTS = "exists"
+    FULL = "full"  # no room, or the pool is pausing because there was none
+    FAILED = "failed"  # the file system would not; nothing was published
+    ABANDONED = "abandoned"  # the caller went away first; nothing was published
+
+
+class Get(Enum):
+    """What became of one get. Everything but HIT is a miss."""
+
+    HIT = "hit"
+    ABSENT = "absent"
+    DAMAGED = "damaged"  # short, long, rotten or foreign: set aside
+    ERROR = "error"  # EIO, ESTALE and their like
+    ABANDONED = "abandoned"
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A file that was removed, and its size."""
+
+    digest: str
+    file_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A published file as a scan sees it."""
+
+    family: str
+    digest: str
+    file_bytes: int
+    mtime: float
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStats:
+    """Counts since the pool was opened."""
+
+    puts: dict[str, int]
+    gets: dict[str, int]
+    set_aside: int
+    swept: int
+
+
+@dataclass(slots=True)
+class _Counts:
+    puts: Counter[Put] = field(default_factory=Counter)
+    gets: Counter[Get] = field(default_factory=Counter)
+    set_aside: int = 0
+    swept: int = 0
+
+
+class Pool:
+    """See the module. `clock` is monotonic seconds; `admit` may refuse a put before it starts (the janitor's
+    credit)."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        fs: FileOps = OS_FILE_OPS,
+        clock: Callable[[], float] = time.monotonic,
+        admit: Callable[[int], bool] | None = None,
+        pause_when_full_s: float = 2.0,
+        forget_bad_s: float = 60.0,
+        writer: str | None = None,
+    ) -> None:
+        self.root = os.path.abspath(os.fspath(root))
+        self.chunks = f"{self.root}/chunks"
+        self.tmp = f"{self.root}/tmp"
+        self.quarantine = f"{self.root}/quarantine"
+        self.writer = writer or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._fs = fs
+        self._clock = clock
+        self._admit = admit
+        self._pause_s = pause_when_full_s
+        self._forget_bad_s = forget_bad_s
+        self._modes = Modes(fs)
+        self._serial = itertools.count()
+        self._lock = threading.Lock()
+        self._counts = _Counts()
+        self._full_until = 0.0
+        self._writing: set[str] = set()
+        # Files that could not be set aside, so that they cost nothing twice: digest -> when to look again.
+        self._bad: OrderedDict[str, float] = OrderedDict()
+
+    def open(self) -> None:
+        """Creates the directories. Blocks.
+
+        Raises:
+            PoolError: the path cannot be a pool.
+        """
+        try:
+            for directory in (self.chunks, self.tmp, self.quarantine):
+                os.makedirs(directory, exist_ok=True)
+        except OSError as error:
+            raise PoolError(
+                f"cannot use {self.root} as a pool: {error.strerror}; give a directory that is writable"
+            ) from error
+
+    def path_of(self, chunk: ChunkId) -> str:
+        return f"{self.chunks}/{chunk.family.directory}/{chunk.digest[:2]}/{chunk.digest}.arrow"
+
+    # -- put ------------------------------------------------------------------------------------------------------
+
+    def put(self, chunk: ChunkId, payload: memoryview, landing: Landing) -> Put:
+        """Stores one chunk. Reads `payload` until it returns or `landing` is revoked. Blocks; never raises."""
+        try:
+            outcome = self._put(chunk, payload, landing)
+        except AbandonedError:
+            outcome = Put.ABANDONED
+        except OSError as error:
+            outcome = self._put_failed(error)
+        with self._lock:
+            self._counts.puts[outcome] += 1
+        return outcome
+
+    def put_many(self, chunks: Sequence[ChunkId], payloads: Sequence[memoryview], landing: Landing) -> list[Put]:
+        return [self.put(chunk, payload, landing) for chunk, payload in zip(chunks, payloads, strict=True)]
+
+    def _put(self, chunk: ChunkId, payload: memoryview, landing: Landing) -> Put:
+        target = self.path_of(chunk)
+        frame = chunkfile.frame(chunk, len(payload))
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.stat(target)
+            return Put.EXISTS
+        if self.pausing() or (self._admit is not None and not self._admit(frame.size)):
+            return Put.FULL
+        temporary = f"{self.tmp}/{self.writer}-{next(self._serial)}"
+        with self._lock:
+            self._writing.add(temporary)
+        try:
+            return self._write_and_publish(temporary, target, frame, payload, landing)
+        finally:
+            with self._lock:
+                self._writing.discard(temporary)
+
+    def _write_and_publish(
+        self, temporary: str, target: str, frame: Frame, payload: memoryview, landing: Landing
+    ) -> Put:
+        published = False
+        try:
+            fd = self._create(temporary)
+            try:
+                write_chunk(self._fs, fd, frame, payload, landing)
+            finally:
+                # close() is the flush: Curvine publishes the length here, and reports what it could not write.
+                self._fs.close(fd)
+            landing.check()
+            published = self._publish(temporary, target, frame.chunk.family)
+        finally:
+            if not published:
+                with contextlib.suppress(OSError):
+                    self._fs.unlink(temporary)
+        return Put.STORED if published else Put.EXISTS
+
+    def _create(self, temporary: str) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            return self._fs.open(temporary, flags, 0o644)
+        except FileNotFoundError:
+            # Somebody removed the pool's directory under us: it is a cache, so it simply starts anew.
+            self._mkdirs(self.tmp)
+            return self._fs.open(temporary, flags, 0o644)
+
+    def _publish(self, temporary: str, target: str, family: Family) -> bool:
+        try:
+            return self._fs.publish(temporary, target)
+        except FileNotFoundError:
+            self._mkdirs(os.path.dirname(target))
+            self._write_manifest(family)
+            return self._fs.publish(temporary, target)
+
+    def _write_manifest(self, family: Family) -> None:
+        target = f"{self.chunks}/{family.directory}/manifest.json"
+        with contextlib.suppress(OSError):
+            self._fs.stat(target)
+            return
+        temporary = f"{self.tmp}/{self.writer}-{next(self._serial)}"
+        try:
+            fd = self._fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            try:
+                self._fs.writev(fd, [json.dumps(family.manifest(), indent=1, sort_keys=True).encode() + b"\n"])
+            finally:
+                self._fs.close(fd)
+            if self._fs.publish(temporary, target):
+                return
+        except OSError as error:
+            # The manifest is for people: every file holds its whole identity.
+            logger.warning("no manifest for %s: %s", family.directory, error)
+        with contextlib.suppress(OSError):
+            self._fs.unlink(temporary)
+
+    def _mkdirs(self, directory: str) -> None:
+        try:
+            self._fs.mkdir(directory)
+        except FileExistsError:
+            return
+        except FileNotFoundError:
+            self._mkdirs(os.path.dirname(directory))
+            with contextlib.suppress(FileExistsError):
+                self._fs.mkdir(directory)
+
+    def _put_failed(self, error: OSError) -> Put:
+        if error.errno in _FULL:
+            with self._lock:
+                resumed = self._clock() >= self._full_until
+                self._full_until = self._clock() + self._pause_s
+            if resumed:
+                logger.warning("%s is full: not storing for %.1f s at a time, still serving", self.root, self._pause_s)
+            return Put.FULL
+        logger.warning("put failed: %s", error)
+        return Put.FAILED
+
+    def pausing(self) -> bool:
+        """Whether stores are being dropped because the file system had no room a moment ago."""
+        return self._clock() < self._full_until
+
+    # -- get ------------------------------------------------------------------------------------------------------
+
+    def get(self, chunk: ChunkId, into: memoryview, landing: Landing) -> Get:
+        """Loads one chunk into the caller's memory, verified. Writes to `into` only until it returns or `landing` is
+        revoked; on anything but HIT its content is undefined. Blocks; never raises."""
+        try:
+            outcome = self._get(chunk, into, landing)
+        except AbandonedError:
+            outcome = Get.ABANDONED
+        with self._lock:
+            self._counts.gets[outcome] += 1
+        return outcome
+
+    def get_many(self, chunks: Sequence[ChunkId], into: Sequence[memoryview], landing: Landing) -> list[Get]:
+        return [self.get(chunk, view, landing) for chunk, view in zip(chunks, into, strict=True)]
+
+    def _get(self, chunk: ChunkId, into: memoryview, landing: Landing) -> Get:
+        if self._is_bad(chunk.digest):
+            return Get.ABSENT
+        path = self.path_of(chunk)
+        inode: int | None = None
+        try:
+            fd = self._fs.open(path, os.O_RDONLY | os.O_CLOEXEC, 0)
+            try:
+                status = self._fs.fstat(fd)
+                inode = status.st_ino
+                frame = chunkfile.frame(chunk, len(into))
+                if status.st_size != frame.size:
+                    reason = f"{status.st_size} bytes where {frame.size} were expected"
+                elif read_chunk(self._fs, self._modes, status.st_dev, fd, frame, into, landing):
+                    return Get.HIT
+                else:
+                    reason = "identity or checksum is not the expected one"
+            except ShortFileError:
+                reason = "the file ended early"
+            finally:
+                with contextlib.suppress(OSError):
+                    self._fs.close(fd)
+        except OSError as error:
+            if error.errno in _GONE:
+                return Get.ABSENT
+            self._set_aside(
+                chunk, path, inode, f"{errno.errorcode.get(error.errno or 0, '?')} while reading", keep=False
+            )
+            return Get.ERROR
+        self._set_aside(chunk, path, inode, reason, keep=True)
+        return Get.DAMAGED
+
+    # -- has ------------------------------------------------------------------------------------------------------
+
+    def has(self, chunk: ChunkId, payload_bytes: int | None = None) -> bool:
+        """Whether there is a file of the right size (any size, if the payload's is not known). Blocks; raises nothing
+        but what the file system says beyond "not there"."""
+        return self.has_many([chunk], payload_bytes)[0]
+
+    def has_many(self, chunks: Sequence[ChunkId], payload_bytes: int | None = None) -> list[bool]:
+        """One stat a chunk, whatever the number of files in the pool.
+
+        Raises:
+            OSError: the file system failed, as opposed to saying no.
+        """
+        stat, bad = self._fs.stat, self._bad
+        found = []
+        for chunk in chunks:
+            if bad and self._is_bad(chunk.digest):
+                found.append(False)
+                continue
+            try:
+                size = stat(self.path_of(chunk)).st_size
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise
+                found.append(False)
+                continue
+            found.append(payload_bytes is None or size == chunkfile.frame(chunk, payload_bytes).size)
+        return found
+
+    # -- drop, scan, sweep ----------------------------------------------------------------------------------------
+
+    def drop(self, chunk: ChunkId) -> Dropped | None:
+        """Removes a chunk; None if it was not there or would not go. Blocks; never raises."""
+        return self.drop_file(chunk.family.directory, chunk.digest)
+
+    def drop_many(self, chunks: Sequence[ChunkId]) -> list[Dropped | None]:
+        return [self.drop(chunk) for chunk in chunks]
+
+    def drop_file(self, family: str, digest: str) -> Dropped | None:
+        """`drop` by the names a scan gives."""
+        path = f"{self.chunks}/{family}/{digest[:2]}/{digest}.arrow"
+        try:
+            size = self._fs.stat(path).st_size
+            self._fs.unlink(path)
+        except OSError as error:
+            if error.errno not in _GONE:
+                logger.warning("cannot drop %s: %s", digest, error)
+            return None
+        return Dropped(digest, size)
+
+    def families(self) -> list[Family]:
+        """The families on disk with a readable manifest. Blocks; never raises."""
+        found = []
+        for name in self._names(self.chunks):
+            try:
+                with open(f"{self.chunks}/{name}/manifest.json", "rb") as source:
+                    found.append(Family.from_manifest(json.load(source)))
+            except (OSError, ValueError, TypeError, PoolError):
+                continue
+        return found
+
+    def scan(self, after: str = "") -> Iterator[Found]:
+        """Every published file in the order of `family/digest`, from behind `after`. Blocks; directories that cannot be
+        read count as empty."""
+        start_family, _, start_digest = after.partition("/")
+        for family in sorted(self._names(self.chunks)):
+            if family < start_family:
+                continue
+            least = start_digest if family == start_family else ""
+            for shard in sorted(self._names(f"{self.chunks}/{family}")):
+                if len(shard) == 2 and shard >= least[:2]:
+                    yield from self._scan_shard(family, shard, least)
+
+    def _scan_shard(self, family: str, shard: str, least: str) -> Iterator[Found]:
+        for name in sorted(self._names(f"{self.chunks}/{family}/{shard}")):
+            digest, dot, _ = name.partition(".")
+            if not dot or digest <= least:
+                continue
+            try:
+                status = self._fs.stat(f"{self.chunks}/{family}/{shard}/{name}")
+            except OSError:
+                continue
+            yield Found(family, digest, status.st_size, status.st_mtime)
+
+    def _names(self, directory: str) -> list[str]:
+        try:
+            with self._fs.scandir(directory) as entries:
+                return [entry.name for entry in entries]
+        except OSError:
+            return []
+
+    def sweep(self, older_than_s: float, keep_quarantined: int = 64) -> int:
+        """Removes temporaries that no living writer can still want, and all but the newest quarantined files. Ages are
+        measured by the file system's own clock, because nodes' clocks differ. Blocks; never raises. Returns how
+        many."""
+        with self._lock:
+            ours = set(self._writing)
+        removed = 0
+        try:
+            now = self._filesystem_time()
+        except OSError:
+            return 0
+        for name in self._names(self.tmp):
+            path = f"{self.tmp}/{name}"
+            with contextlib.suppress(OSError):
+                if path not in ours and now - self._fs.stat(path).st_mtime > older_than_s:
+                    self._fs.unlink(path)
+                    removed += 1
+        aside = []
+        for name in self._names(self.quarantine):
+            with contextlib.suppress(OSError):
+                aside.append((self._fs.stat(f"{self.quarantine}/{name}").st_ctime, name))
+        for _, name in sorted(aside)[: max(0, len(aside) - keep_quarantined)]:
+            with contextlib.suppress(OSError):
+                self._fs.unlink(f"{self.quarantine}/{name}")
+                removed += 1
+        with self._lock:
+            self._counts.swept += removed
+        return removed
+
+    def _filesystem_time(self) -> float:
+        path = f"{self.tmp}/{self.writer}-{next(self._serial)}"
+        fd = self._create(path)
+        try:
+            return self._fs.fstat(fd).st_mtime
+        finally:
+            self._fs.close(fd)
+            with contextlib.suppress(OSError):
+                self._fs.unlink(path)
+
+    def probe(self) -> None:
+        """One small write, publish, stat, read and list: what the circuit breaker asks before it closes. Blocks.
+
+        Raises:
+            OSError: the mount does not work. No room is not that.
+        """
+        temporary = f"{self.tmp}/{self.writer}-{next(self._serial)}"
+        published = f"{temporary}.probe"
+        try:
+            fd = self._create(temporary)
+            try:
+                self._fs.writev(fd, [b"probe"])
+            finally:
+                self._fs.close(fd)
+            self._fs.publish(temporary, published)
+            self._fs.stat(published)
+            fd = self._fs.open(published, os.O_RDONLY | os.O_CLOEXEC, 0)
+            try:
+                buffer = bytearray(5)
+                if self._fs.preadv(fd, [buffer], 0) != 5 or buffer != b"probe":
+                    raise OSError(errno.EIO, "the probe came back different")
+            finally:
+                self._fs.close(fd)
+            with self._fs.scandir(self.tmp) as entries:
+                next(iter(entries), None)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+        finally:
+            for path in (temporary, published):
+                with contextlib.suppress(OSError):
+                    self._fs.unlink(path)
+
+    # -- what readers refused -------------------------------------------------------------------------------------
+
+    def _is_bad(self, digest: str) -> bool:
+        until = self._bad.get(digest)
+        if until is None:
+            return False
+        if self._clock() < until:
+            return True
+        with self._lock:
+            self._bad.pop(digest, None)
+        return False
+
+    def _set_aside(self, chunk: ChunkId, path: str, inode: int | None, reason: str, *, keep: bool) -> None:
+        """Takes a file out of everybody's way, once: into quarantine if there is something to look at, else away."""
+        logger.warning("chunk %s of %s: %s; it is a miss and set aside", chunk.digest, chunk.family.model, reason)
+        with self._lock:
+            self._counts.set_aside += 1
+        try:
+            if inode is not None and self._fs.stat(path).st_ino != inode:
+                return  # already replaced by another file, which deserves its own reading
+            if keep:
+                self._fs.rename(path, f"{self.quarantine}/{chunk.digest}-{self.writer}-{next(self._serial)}")
+                return
+        except FileNotFoundError:
+            pass
+        except OSError:
+            self._remember_bad(chunk.digest)
+        try:
+            self._fs.unlink(path)
+        except FileNotFoundError:
+            return
+        except OSError:
+            self._remember_bad(chunk.digest)
+
+    def _remember_bad(self, digest: str) -> None:
+        with self._lock:
+            self._bad[digest] = self._clock() + self._forget_bad_s
+            self._bad.move_to_end(digest)
+            while len(self._bad) > _REMEMBERED_BAD:
+                self._bad.popitem(last=False)
+
+    # -- what it says of itself -----------------------------------------------------------------------------------
+
+    def stats(self) -> PoolStats:
+        with self._lock:
+            return PoolStats(
+                puts={outcome.value: count for outcome, count in self._counts.puts.items()},
+                gets={outcome.value: count for outcome, count in self._counts.gets.items()},
+                set_aside=self._counts.set_aside,
+                swept=self._counts.swept,
+            )
+
+    def check_integrity(self) -> None:
+        """Reads every file and compares it with its name and its directory. Slow: for tests and `doctor`.
+
+        Raises:
+            AssertionError: with the file and what is wrong with it.
+        """
+        with self._lock:
+            writing = set(self._writing)
+            assert len(self._bad) <= _REMEMBERED_BAD, len(self._bad)
+        for found in self.scan():
+            path = f"{self.chunks}/{found.family}/{found.digest[:2]}/{found.digest}.arrow"
+            try:
+                seen = chunkfile.inspect(path)
+            except (PoolError, FileNotFoundError) as error:
+                if os.path.exists(path):
+                    raise AssertionError(f"{path}: {error}") from error
+                continue
+            assert self.path_of(seen.chunk) == path, f"{path} holds {seen.chunk}"
+            assert seen.file_bytes == found.file_bytes, f"{path}: {seen.file_bytes} != {found.file_bytes}"
+        left = {f"{self.tmp}/{name}" for name in self._names(self.tmp) if name.startswith(f"{self.writer}-")}
+        assert left <= writing, f"temporaries without a writer: {sorted(left - writing)}"

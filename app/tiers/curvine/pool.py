@@ -152,6 +152,10 @@ class Pool:
     def path_of(self, chunk: ChunkId) -> str:
         return f"{self.chunks}/{chunk.family.directory}/{chunk.digest[:2]}/{chunk.digest}.arrow"
 
+    def path_of_file(self, family: str, digest: str) -> str:
+        """`path_of` by the names a scan gives."""
+        return f"{self.chunks}/{family}/{digest[:2]}/{digest}.arrow"
+
     # -- put ------------------------------------------------------------------------------------------------------
 
     def put(self, chunk: ChunkId, payload: memoryview, landing: Landing) -> Put:
@@ -320,17 +324,17 @@ class Pool:
     def has(self, chunk: ChunkId, payload_bytes: int | None = None) -> bool:
         """Whether there is a file of the right size (any size, if the payload's is not known). Blocks; raises nothing
         but what the file system says beyond "not there"."""
-        return self.has_many([chunk], payload_bytes)[0]
+        return self.has_many([chunk], [payload_bytes])[0]
 
-    def has_many(self, chunks: Sequence[ChunkId], payload_bytes: int | None = None) -> list[bool]:
-        """One stat a chunk, whatever the number of files in the pool.
+    def has_many(self, chunks: Sequence[ChunkId], sizes: Sequence[int | None] | None = None) -> list[bool]:
+        """One stat a chunk, whatever the number of files in the pool. `sizes`: the payloads', where known.
 
         Raises:
             OSError: the file system failed, as opposed to saying no.
         """
         stat, bad = self._fs.stat, self._bad
         found = []
-        for chunk in chunks:
+        for chunk, payload_bytes in zip(chunks, sizes or itertools.repeat(None), strict=False):
             if bad and self._is_bad(chunk.digest):
                 found.append(False)
                 continue
@@ -341,7 +345,8 @@ class Pool:
                     raise
                 found.append(False)
                 continue
-            found.append(payload_bytes is None or size == chunkfile.frame(chunk, payload_bytes).size)
+            # An empty file is what some file systems leave of an unsynced one after a power cut.
+            found.append(size > 0 if payload_bytes is None else size == chunkfile.frame(chunk, payload_bytes).size)
         return found
 
     # -- drop, scan, sweep ----------------------------------------------------------------------------------------
@@ -355,7 +360,7 @@ class Pool:
 
     def drop_file(self, family: str, digest: str) -> Dropped | None:
         """`drop` by the names a scan gives."""
-        path = f"{self.chunks}/{family}/{digest[:2]}/{digest}.arrow"
+        path = self.path_of_file(family, digest)
         try:
             size = self._fs.stat(path).st_size
             self._fs.unlink(path)
@@ -540,7 +545,7 @@ class Pool:
             writing = set(self._writing)
             assert len(self._bad) <= _REMEMBERED_BAD, len(self._bad)
         for found in self.scan():
-            path = f"{self.chunks}/{found.family}/{found.digest[:2]}/{found.digest}.arrow"
+            path = self.path_of_file(found.family, found.digest)
             try:
                 seen = chunkfile.inspect(path)
             except (PoolError, FileNotFoundError) as error:

@@ -19,6 +19,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from lmcache.lmcache_native import Bitmap
@@ -255,6 +256,11 @@ class CurvineL2Adapter(L2AdapterInterface):
                 return entries, f"{found.family}/{found.digest}"
         return entries, None
 
+    def path_of(self, key: ObjectKey, layout: MemoryLayoutDesc) -> Path:
+        """Where a key's chunk is, or would be. For tools and tests."""
+        _, chunks = self._names.of_lookup([key], {key.object_group_id: layout})
+        return Path(self._service.pool.path_of(chunks[0]))
+
     def report_status(self) -> dict[str, Any]:
         """Plain values; does not touch the file system. Healthy means that the breaker is closed."""
         status = self._service.status()
@@ -308,7 +314,11 @@ class _Names:
         self._by_model: dict[str, tuple[Family, ...]] = {}
 
     def of_object(self, key: ObjectKey, obj: MemoryObj) -> ChunkId:
-        family = self._family(key.model_name, obj.get_shapes(), obj.get_dtypes())
+        # get_shapes() asserts on an object that was made with one shape only, as `lmcache bench l2` makes them.
+        meta = obj.metadata
+        shapes = (meta.shape,) if meta.shapes is None else meta.shapes
+        dtypes = (meta.dtype,) if meta.dtypes is None else meta.dtypes
+        family = self._family(key.model_name, shapes, dtypes)
         place = (key.model_name, key.object_group_id)
         used = self._used.get(place, ())
         if family not in used:

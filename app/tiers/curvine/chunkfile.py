@@ -5,9 +5,9 @@
         table = pa.ipc.open_file(source).read_all()
     kv = table.column("kv").chunk(0).to_numpy_ndarray()[0]     # zero-copy; identity: table.schema.metadata
 
-    offset 0      head     magic, schema, record-batch header                 about 2 KB
-                  payload  the chunk's bytes, 8-byte aligned                  written from and read into the caller's
-                  memory tail     padding, end mark, footer with the schema again    about 2 KB
+    offset 0      head     magic, schema, record-batch header                 4 KiB
+                  payload  the chunk's bytes, page aligned                    written from and read into the caller's
+                  memory tail     padding, end mark, footer with the schema again    about 4 KiB
 
 Arrow's reader takes the schema from the footer. That is where the checksum is, because it is known only after the
 payload has been hashed on its way out, and a shared mount wants its writes in order; the same field at the head stays
@@ -36,9 +36,13 @@ COLUMN: Final = "kv"
 KEY_FORMAT: Final = b"tierserve.format"
 KEY_IDENTITY: Final = b"tierserve.identity"
 KEY_CHECKSUM: Final = b"tierserve.checksum"
+KEY_PAD: Final = b"tierserve.pad"
 CHECKSUM_HEX: Final = 32
 # The identity is padded with spaces to a multiple of this, so that a few templates serve all salts.
 _IDENTITY_STEP: Final = 128
+_IDENTITY_MARK: Final = b"\x01"
+_CHECKSUM_MARK: Final = b"\x02"
+_PAGE: Final = 4096
 _NO_CHECKSUM: Final = b"0" * CHECKSUM_HEX
 
 
@@ -121,11 +125,26 @@ def _identity_json(chunk: ChunkId) -> bytes:
 
 @functools.lru_cache(maxsize=256)
 def _template(layout: str, payload_bytes: int, identity_bytes: int) -> _Template:
-    """Lets pyarrow write one file with an empty payload, and cuts it at the payload and at the two variable fields."""
-    identity_mark = b"\x01" * identity_bytes
-    checksum_mark = b"\x02" * CHECKSUM_HEX
+    """Lets pyarrow write one file with an empty payload, and cuts it at the payload and at the two variable fields.
+
+    A metadata field of spaces makes the head a whole number of pages: copying between a page of the cache and the caller's
+    memory at different offsets in the page costs a third of the speed of a load (6.8 instead of 12.3 GB/s, two cores).
+    """
     kind = Layout.parse(layout).tensor_type(payload_bytes)
-    metadata = {KEY_FORMAT: b"1", KEY_IDENTITY: identity_mark, KEY_CHECKSUM: checksum_mark}
+    head, tail = _written(kind, payload_bytes, identity_bytes, 0)
+    head, tail = _written(kind, payload_bytes, identity_bytes, -len(head) % _PAGE)
+    assert len(head) % _PAGE == 0, len(head)
+    return _Template(_cut(head, identity_bytes), _cut(tail, identity_bytes), len(head), len(tail))
+
+
+def _written(kind: "pa.FixedShapeTensorType", payload_bytes: int, identity_bytes: int, pad: int) -> tuple[bytes, bytes]:
+    """What pyarrow puts before and after an empty payload, marks in place of identity and checksum."""
+    metadata = {
+        KEY_FORMAT: b"1",
+        KEY_IDENTITY: _IDENTITY_MARK * identity_bytes,
+        KEY_CHECKSUM: _CHECKSUM_MARK * CHECKSUM_HEX,
+        KEY_PAD: b" " * pad,
+    }
     schema = pa.schema([pa.field(COLUMN, kind, nullable=False)], metadata=metadata)
     values = pa.Array.from_buffers(
         kind.storage_type.value_type,
@@ -133,23 +152,19 @@ def _template(layout: str, payload_bytes: int, identity_bytes: int) -> _Template
         [None, pa.py_buffer(bytes(payload_bytes))],
     )
     storage = pa.FixedSizeListArray.from_arrays(values, kind.storage_type.list_size)
-    column = pa.ExtensionArray.from_storage(kind, storage)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(pa.record_batch([column], schema=schema))
+        writer.write_batch(pa.record_batch([pa.ExtensionArray.from_storage(kind, storage)], schema=schema))
     blob = sink.getvalue()
     payload = pa.ipc.open_file(blob).get_batch(0).column(0).storage.values.buffers()[1]
     start = payload.address - blob.address
     raw = memoryview(blob)
-    head, tail = bytes(raw[:start]), bytes(raw[start + payload_bytes :])
-    head_patch = _cut(head, identity_mark, checksum_mark)
-    tail_patch = _cut(tail, identity_mark, checksum_mark)
-    return _Template(head_patch, tail_patch, len(head), len(tail))
+    return bytes(raw[:start]), bytes(raw[start + payload_bytes :])
 
 
-def _cut(blob: bytes, identity_mark: bytes, checksum_mark: bytes) -> _Patch:
+def _cut(blob: bytes, identity_bytes: int) -> _Patch:
     marks = []
-    for mark, is_identity in ((identity_mark, True), (checksum_mark, False)):
+    for mark, is_identity in ((_IDENTITY_MARK * identity_bytes, True), (_CHECKSUM_MARK * CHECKSUM_HEX, False)):
         if blob.count(mark) != 1:
             raise PoolError(
                 f"pyarrow {pa.__version__} wrote the metadata {blob.count(mark)} times where one was expected"

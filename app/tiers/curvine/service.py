@@ -101,7 +101,7 @@ class PoolService:
             except OSError:
                 return None
 
-        def finish(outcomes: list[list[bool] | None | Missed]) -> None:
+        def finish(outcomes: list[list[bool] | Missed | None]) -> None:
             found: list[bool] = []
             for start, outcome in zip(runs, outcomes, strict=True):
                 run = min(_LOOKUP_RUN, len(chunks) - start)
@@ -115,7 +115,7 @@ class PoolService:
         answers: list[Dropped | None] = []
         ready = threading.Event()
 
-        def finish(outcomes: list[Dropped | None | Missed]) -> None:
+        def finish(outcomes: list[Dropped | Missed | None]) -> None:
             answers.extend(None if isinstance(outcome, Missed) else outcome for outcome in outcomes)
             ready.set()
 

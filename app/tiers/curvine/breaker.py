@@ -28,6 +28,9 @@ class Breaker:
     """closed --`threshold` failures in a row--> open --probe after `rest_s`--> half open --ok--> closed
                                                   ^------------- not ok ---------+
 
+    Failures are counted by kind of call: where reads hang and stats do not, the lookups between two loads say nothing
+    about loads.
+
     Any thread; never blocks; `clock` is monotonic seconds. Users' calls never serve as probes, so nobody pays a
     deadline for finding out that the mount still hangs; see `Prober`.
     """
@@ -39,7 +42,7 @@ class Breaker:
         self._clock = clock
         self._lock = threading.Lock()
         self._state = State.CLOSED
-        self._failures = 0
+        self._failures: dict[str, int] = {}
         self._opened = 0
         self._probes = 0
         self._probe_at = 0.0
@@ -50,19 +53,19 @@ class Breaker:
         """Whether to make the call. Lock-free: a stale answer costs one call."""
         return self._state is State.CLOSED
 
-    def succeeded(self) -> None:
+    def succeeded(self, kind: str) -> None:
         """A call went well. Says nothing once the breaker is open: it may have started long before."""
         if self._failures:
             with self._lock:
                 if self._state is State.CLOSED:
-                    self._failures = 0
+                    self._failures.pop(kind, None)
 
-    def failed(self, reason: str) -> None:
+    def failed(self, kind: str, reason: str) -> None:
         """A call failed, was late, or was slow."""
         with self._lock:
-            self._last_failure = reason
-            self._failures += 1
-            if self._state is State.CLOSED and self._failures >= self._threshold:
+            self._last_failure = f"{kind}: {reason}"
+            self._failures[kind] = self._failures.get(kind, 0) + 1
+            if self._state is State.CLOSED and self._failures[kind] >= self._threshold:
                 self._open()
                 self._opened += 1
 
@@ -82,7 +85,7 @@ class Breaker:
                 return
             if ok:
                 self._state = State.CLOSED
-                self._failures = 0
+                self._failures.clear()
                 self.tripped.clear()
             else:
                 self._open()
@@ -94,11 +97,14 @@ class Breaker:
 
     def status(self) -> BreakerStatus:
         with self._lock:
-            return BreakerStatus(self._state, self._failures, self._opened, self._probes, self._last_failure)
+            return BreakerStatus(
+                self._state, max(self._failures.values(), default=0), self._opened, self._probes, self._last_failure
+            )
 
     def check_integrity(self) -> None:
         """Raises AssertionError if the parts of the state contradict each other."""
         with self._lock:
             assert self.tripped.is_set() == (self._state is not State.CLOSED), (self._state, self.tripped.is_set())
-            assert self._state is not State.CLOSED or self._failures < self._threshold, self._failures
+            worst = max(self._failures.values(), default=0)
+            assert self._state is not State.CLOSED or worst < self._threshold, self._failures
             assert self._opened <= self._probes + 1, (self._opened, self._probes)

@@ -127,8 +127,9 @@ def _identity_json(chunk: ChunkId) -> bytes:
 def _template(layout: str, payload_bytes: int, identity_bytes: int) -> _Template:
     """Lets pyarrow write one file with an empty payload, and cuts it at the payload and at the two variable fields.
 
-    A metadata field of spaces makes the head a whole number of pages: copying between a page of the cache and the caller's
-    memory at different offsets in the page costs a third of the speed of a load (6.8 instead of 12.3 GB/s, two cores).
+    A metadata field of spaces makes the head a whole number of pages: copying between a page of the cache and the
+    caller's memory at different offsets in the page costs a third of the speed of a load (6.8 instead of 12.3 GB/s,
+    two cores).
     """
     kind = Layout.parse(layout).tensor_type(payload_bytes)
     head, tail = _written(kind, payload_bytes, identity_bytes, 0)

@@ -210,7 +210,8 @@ class Guard:
             answers.extend(outcomes)
             ready.set()
 
-        self.submit(1, lambda _, landing: work(landing), deadline_s, done, probing=probing)
+        trouble: Callable[[T], bool] = lambda _: False  # noqa: E731
+        self.submit(1, lambda _, landing: work(landing), deadline_s, done, trouble=trouble, probing=probing)
         ready.wait()  # the reaper answers if nobody else does
         return answers[0]
 
@@ -289,18 +290,18 @@ class Guard:
             count = sum(result is Missed.LATE for result in results)
             with self._lock:
                 self._late += count
-            self._breaker.failed(f"{self._name}: {count} of {len(results)} late")
+            self._breaker.failed(self._name, f"{count} of {len(results)} late")
             return
         if Missed.FAILED in results:
             with self._lock:
                 self._failed += sum(result is Missed.FAILED for result in results)
-            self._breaker.failed(f"{self._name}: failed")
+            self._breaker.failed(self._name, "failed")
         elif any(map(trouble, results)):
-            self._breaker.failed(f"{self._name}: the file system returned an error")
+            self._breaker.failed(self._name, "the file system returned an error")
         elif longest_s > self._slow_s:
-            self._breaker.failed(f"{self._name}: a call took {longest_s:.1f} s")
+            self._breaker.failed(self._name, f"a call took {longest_s:.1f} s")
         else:
-            self._breaker.succeeded()
+            self._breaker.succeeded(self._name)
 
     # -- end and status -------------------------------------------------------------------------------------------
 

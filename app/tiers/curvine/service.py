@@ -5,11 +5,12 @@ of them, because they ask the same mount. While it is open stores are dropped an
 """
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from app.tiers.curvine.breaker import Breaker
 from app.tiers.curvine.guard import Guard, Missed, Prober
@@ -23,8 +24,19 @@ T = TypeVar("T")
 # parallel.
 _LOOKUP_RUN = 64
 
+# More threads than cores only fight for the interpreter; a mount wants several files at once.
+DEFAULT_WORKERS = max(2, min(8, os.cpu_count() or 2))
+
 _TROUBLED_PUTS = frozenset({Put.FAILED})
 _TROUBLED_GETS = frozenset({Get.ERROR})
+
+
+class Payloads(Protocol):
+    """Chunks and their memory by index; a list of pairs is one. Called on workers, several at once."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> tuple[ChunkId, memoryview]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +50,8 @@ class Limits:
     slow_s: float = 2.0
     failures: int = 3
     rest_s: float = 1.0
-    read_workers: int = 4
-    write_workers: int = 4
+    read_workers: int = DEFAULT_WORKERS
+    write_workers: int = DEFAULT_WORKERS
     meta_workers: int = 2
     max_lost: int = 8
 
@@ -64,24 +76,24 @@ class PoolService:
         limits = self.limits
         return Guard(name, self.breaker, workers=workers, max_lost=limits.max_lost, slow_s=limits.slow_s, clock=clock)
 
-    def store(
-        self, chunks: Sequence[ChunkId], payloads: Sequence[memoryview], done: Callable[[list[Put]], None]
-    ) -> None:
-        """Stores chunks; `payloads` are read until `done`."""
+    def store(self, chunks: Payloads, done: Callable[[list[Put]], None]) -> None:
+        """Stores chunks; their memory is read until `done`."""
 
         def work(index: int, landing: Landing) -> Put:
-            return self.pool.put(chunks[index], payloads[index], landing)
+            chunk, payload = chunks[index]
+            return self.pool.put(chunk, payload, landing)
 
         def finish(outcomes: list[Put | Missed]) -> None:
             done([outcome if isinstance(outcome, Put) else Put.FAILED for outcome in outcomes])
 
         self._writes.submit(len(chunks), work, self.limits.store_s, finish, trouble=_TROUBLED_PUTS.__contains__)
 
-    def load(self, chunks: Sequence[ChunkId], into: Sequence[memoryview], done: Callable[[list[bool]], None]) -> None:
-        """Loads chunks; `into` is written until `done`, and holds the chunk where the answer is True."""
+    def load(self, chunks: Payloads, done: Callable[[list[bool]], None]) -> None:
+        """Loads chunks; their memory is written until `done`, and holds the chunk where the answer is True."""
 
         def work(index: int, landing: Landing) -> Get:
-            return self.pool.get(chunks[index], into[index], landing)
+            chunk, into = chunks[index]
+            return self.pool.get(chunk, into, landing)
 
         def finish(outcomes: list[Get | Missed]) -> None:
             done([outcome is Get.HIT for outcome in outcomes])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.errors import PoolError
-from app.tiers.curvine.service import Limits
+from app.tiers.curvine.service import DEFAULT_WORKERS, Limits
 
 GIB = 1024**3
 
@@ -43,8 +43,8 @@ class PoolSettings:
     slow_call_s: float = 2.0
     breaker_failures: int = 3
     breaker_rest_s: float = 1.0
-    read_workers: int = 4
-    write_workers: int = 4
+    read_workers: int = DEFAULT_WORKERS
+    write_workers: int = DEFAULT_WORKERS
     max_lost_threads: int = 8
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 import pyarrow as pa
 
-from app.tiers.curvine.pool import Found
+from app.tiers.curvine.directory import Found
 from app.tiers.curvine.retention import UNKNOWN_DEPTH, Entry, Retention
 
 _SCHEMA = pa.schema(

@@ -1,10 +1,5 @@
 """The pool: chunks as immutable files in a directory that any number of nodes share.
 
-    ROOT/chunks/FAMILY/manifest.json            what the chunks of this family have in common, readable
-    ROOT/chunks/FAMILY/ab/abcdef...arrow        a chunk
-    ROOT/tmp/WRITER-n                           being written
-    ROOT/quarantine/...                         what a reader refused
-
     absent --put--> writing (tmp) --publish--> ready --drop--> absent
                        |                         +--refused by a reader--> quarantine
                        +--crash--> orphan --sweep--> absent
@@ -20,18 +15,17 @@ import itertools
 import json
 import logging
 import os
-import secrets
-import socket
-import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from app.errors import PoolError
 from app.tiers.curvine import chunkfile
 from app.tiers.curvine.chunkfile import Frame
+from app.tiers.curvine.credit import Credit
+from app.tiers.curvine.directory import FULL, GONE, Dropped, PoolDirectory
 from app.tiers.curvine.fileops import OS_FILE_OPS, FileOps
 from app.tiers.curvine.identity import ChunkId, Family
 from app.tiers.curvine.landing import AbandonedError, Landing
@@ -39,9 +33,6 @@ from app.tiers.curvine.transfer import Modes, ShortFileError, read_chunk, write_
 
 logger = logging.getLogger(__name__)
 
-# What says "no room" rather than "broken".
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_GONE = frozenset({errno.ENOENT, errno.ENOTDIR})
 _REMEMBERED_BAD = 4096
 
 
@@ -66,31 +57,12 @@ class Get(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
-    """A file that was removed, and its size."""
-
-    digest: str
-    file_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A published file as a scan sees it."""
-
-    family: str
-    digest: str
-    file_bytes: int
-    mtime: float
-
-
-@dataclass(frozen=True, slots=True)
 class PoolStats:
     """Counts since the pool was opened."""
 
     puts: dict[str, int]
     gets: dict[str, int]
     set_aside: int
-    swept: int
 
 
 @dataclass(slots=True)
@@ -98,10 +70,9 @@ class _Counts:
     puts: Counter[Put] = field(default_factory=Counter)
     gets: Counter[Get] = field(default_factory=Counter)
     set_aside: int = 0
-    swept: int = 0
 
 
-class Pool:
+class Pool(PoolDirectory):
     """See the module. `clock` is monotonic seconds; `admit` may refuse a put before it starts (the janitor's
     credit)."""
 
@@ -111,50 +82,24 @@ class Pool:
         *,
         fs: FileOps = OS_FILE_OPS,
         clock: Callable[[], float] = time.monotonic,
-        admit: Callable[[int], bool] | None = None,
+        credit: Credit | None = None,
         pause_when_full_s: float = 2.0,
         forget_bad_s: float = 60.0,
         writer: str | None = None,
     ) -> None:
-        self.root = os.path.abspath(os.fspath(root))
-        self.chunks = f"{self.root}/chunks"
-        self.tmp = f"{self.root}/tmp"
-        self.quarantine = f"{self.root}/quarantine"
-        self.writer = writer or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._fs = fs
+        super().__init__(root, fs=fs, writer=writer)
         self._clock = clock
-        self._admit = admit
+        self._credit = credit or Credit()
         self._pause_s = pause_when_full_s
         self._forget_bad_s = forget_bad_s
         self._modes = Modes(fs)
-        self._serial = itertools.count()
-        self._lock = threading.Lock()
         self._counts = _Counts()
         self._full_until = 0.0
-        self._writing: set[str] = set()
         # Files that could not be set aside, so that they cost nothing twice: digest -> when to look again.
         self._bad: OrderedDict[str, float] = OrderedDict()
 
-    def open(self) -> None:
-        """Creates the directories. Blocks.
-
-        Raises:
-            PoolError: the path cannot be a pool.
-        """
-        try:
-            for directory in (self.chunks, self.tmp, self.quarantine):
-                os.makedirs(directory, exist_ok=True)
-        except OSError as error:
-            raise PoolError(
-                f"cannot use {self.root} as a pool: {error.strerror}; give a directory that is writable"
-            ) from error
-
     def path_of(self, chunk: ChunkId) -> str:
         return f"{self.chunks}/{chunk.family.directory}/{chunk.digest[:2]}/{chunk.digest}.arrow"
-
-    def path_of_file(self, family: str, digest: str) -> str:
-        """`path_of` by the names a scan gives."""
-        return f"{self.chunks}/{family}/{digest[:2]}/{digest}.arrow"
 
     # -- put ------------------------------------------------------------------------------------------------------
 
@@ -179,9 +124,18 @@ class Pool:
         with contextlib.suppress(FileNotFoundError):
             self._fs.stat(target)
             return Put.EXISTS
-        if self.pausing() or (self._admit is not None and not self._admit(frame.size)):
+        if self.pausing() or not self._credit.admit(frame.size):
             return Put.FULL
-        temporary = f"{self.tmp}/{self.writer}-{next(self._serial)}"
+        outcome = Put.FAILED
+        try:
+            outcome = self._write(target, frame, payload, landing)
+        finally:
+            if outcome is not Put.STORED:
+                self._credit.refund(frame.size)
+        return outcome
+
+    def _write(self, target: str, frame: Frame, payload: memoryview, landing: Landing) -> Put:
+        temporary = self._temporary()
         with self._lock:
             self._writing.add(temporary)
         try:
@@ -209,15 +163,6 @@ class Pool:
                     self._fs.unlink(temporary)
         return Put.STORED if published else Put.EXISTS
 
-    def _create(self, temporary: str) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        try:
-            return self._fs.open(temporary, flags, 0o644)
-        except FileNotFoundError:
-            # Somebody removed the pool's directory under us: it is a cache, so it simply starts anew.
-            self._mkdirs(self.tmp)
-            return self._fs.open(temporary, flags, 0o644)
-
     def _publish(self, temporary: str, target: str, family: Family) -> bool:
         try:
             return self._fs.publish(temporary, target)
@@ -231,7 +176,7 @@ class Pool:
         with contextlib.suppress(OSError):
             self._fs.stat(target)
             return
-        temporary = f"{self.tmp}/{self.writer}-{next(self._serial)}"
+        temporary = self._temporary()
         try:
             fd = self._fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             try:
@@ -246,18 +191,8 @@ class Pool:
         with contextlib.suppress(OSError):
             self._fs.unlink(temporary)
 
-    def _mkdirs(self, directory: str) -> None:
-        try:
-            self._fs.mkdir(directory)
-        except FileExistsError:
-            return
-        except FileNotFoundError:
-            self._mkdirs(os.path.dirname(directory))
-            with contextlib.suppress(FileExistsError):
-                self._fs.mkdir(directory)
-
     def _put_failed(self, error: OSError) -> Put:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             with self._lock:
                 resumed = self._clock() >= self._full_until
                 self._full_until = self._clock() + self._pause_s
@@ -310,7 +245,7 @@ class Pool:
                 with contextlib.suppress(OSError):
                     self._fs.close(fd)
         except OSError as error:
-            if error.errno in _GONE:
+            if error.errno in GONE:
                 return Get.ABSENT
             self._set_aside(
                 chunk, path, inode, f"{errno.errorcode.get(error.errno or 0, '?')} while reading", keep=False
@@ -341,7 +276,7 @@ class Pool:
             try:
                 size = stat(self.path_of(chunk)).st_size
             except OSError as error:
-                if error.errno not in _GONE:
+                if error.errno not in GONE:
                     raise
                 found.append(False)
                 continue
@@ -349,7 +284,7 @@ class Pool:
             found.append(size > 0 if payload_bytes is None else size == chunkfile.frame(chunk, payload_bytes).size)
         return found
 
-    # -- drop, scan, sweep ----------------------------------------------------------------------------------------
+    # -- drop ----------------------------------------------------------------------------------------------------
 
     def drop(self, chunk: ChunkId) -> Dropped | None:
         """Removes a chunk; None if it was not there or would not go. Blocks; never raises."""
@@ -357,131 +292,6 @@ class Pool:
 
     def drop_many(self, chunks: Sequence[ChunkId]) -> list[Dropped | None]:
         return [self.drop(chunk) for chunk in chunks]
-
-    def drop_file(self, family: str, digest: str) -> Dropped | None:
-        """`drop` by the names a scan gives."""
-        path = self.path_of_file(family, digest)
-        try:
-            size = self._fs.stat(path).st_size
-            self._fs.unlink(path)
-        except OSError as error:
-            if error.errno not in _GONE:
-                logger.warning("cannot drop %s: %s", digest, error)
-            return None
-        return Dropped(digest, size)
-
-    def families(self) -> list[Family]:
-        """The families on disk with a readable manifest. Blocks; never raises."""
-        found = []
-        for name in self._names(self.chunks):
-            try:
-                with open(f"{self.chunks}/{name}/manifest.json", "rb") as source:
-                    found.append(Family.from_manifest(json.load(source)))
-            except (OSError, ValueError, TypeError, PoolError):
-                continue
-        return found
-
-    def scan(self, after: str = "") -> Iterator[Found]:
-        """Every published file in the order of `family/digest`, from behind `after`. Blocks; directories that cannot be
-        read count as empty."""
-        start_family, _, start_digest = after.partition("/")
-        for family in sorted(self._names(self.chunks)):
-            if family < start_family:
-                continue
-            least = start_digest if family == start_family else ""
-            for shard in sorted(self._names(f"{self.chunks}/{family}")):
-                if len(shard) == 2 and shard >= least[:2]:
-                    yield from self._scan_shard(family, shard, least)
-
-    def _scan_shard(self, family: str, shard: str, least: str) -> Iterator[Found]:
-        for name in sorted(self._names(f"{self.chunks}/{family}/{shard}")):
-            digest, dot, _ = name.partition(".")
-            if not dot or digest <= least:
-                continue
-            try:
-                status = self._fs.stat(f"{self.chunks}/{family}/{shard}/{name}")
-            except OSError:
-                continue
-            yield Found(family, digest, status.st_size, status.st_mtime)
-
-    def _names(self, directory: str) -> list[str]:
-        try:
-            with self._fs.scandir(directory) as entries:
-                return [entry.name for entry in entries]
-        except OSError:
-            return []
-
-    def sweep(self, older_than_s: float, keep_quarantined: int = 64) -> int:
-        """Removes temporaries that no living writer can still want, and all but the newest quarantined files. Ages are
-        measured by the file system's own clock, because nodes' clocks differ. Blocks; never raises. Returns how
-        many."""
-        with self._lock:
-            ours = set(self._writing)
-        removed = 0
-        try:
-            now = self._filesystem_time()
-        except OSError:
-            return 0
-        for name in self._names(self.tmp):
-            path = f"{self.tmp}/{name}"
-            with contextlib.suppress(OSError):
-                if path not in ours and now - self._fs.stat(path).st_mtime > older_than_s:
-                    self._fs.unlink(path)
-                    removed += 1
-        aside = []
-        for name in self._names(self.quarantine):
-            with contextlib.suppress(OSError):
-                aside.append((self._fs.stat(f"{self.quarantine}/{name}").st_ctime, name))
-        for _, name in sorted(aside)[: max(0, len(aside) - keep_quarantined)]:
-            with contextlib.suppress(OSError):
-                self._fs.unlink(f"{self.quarantine}/{name}")
-                removed += 1
-        with self._lock:
-            self._counts.swept += removed
-        return removed
-
-    def _filesystem_time(self) -> float:
-        path = f"{self.tmp}/{self.writer}-{next(self._serial)}"
-        fd = self._create(path)
-        try:
-            return self._fs.fstat(fd).st_mtime
-        finally:
-            self._fs.close(fd)
-            with contextlib.suppress(OSError):
-                self._fs.unlink(path)
-
-    def probe(self) -> None:
-        """One small write, publish, stat, read and list: what the circuit breaker asks before it closes. Blocks.
-
-        Raises:
-            OSError: the mount does not work. No room is not that.
-        """
-        temporary = f"{self.tmp}/{self.writer}-{next(self._serial)}"
-        published = f"{temporary}.probe"
-        try:
-            fd = self._create(temporary)
-            try:
-                self._fs.writev(fd, [b"probe"])
-            finally:
-                self._fs.close(fd)
-            self._fs.publish(temporary, published)
-            self._fs.stat(published)
-            fd = self._fs.open(published, os.O_RDONLY | os.O_CLOEXEC, 0)
-            try:
-                buffer = bytearray(5)
-                if self._fs.preadv(fd, [buffer], 0) != 5 or buffer != b"probe":
-                    raise OSError(errno.EIO, "the probe came back different")
-            finally:
-                self._fs.close(fd)
-            with self._fs.scandir(self.tmp) as entries:
-                next(iter(entries), None)
-        except OSError as error:
-            if error.errno not in _FULL:
-                raise
-        finally:
-            for path in (temporary, published):
-                with contextlib.suppress(OSError):
-                    self._fs.unlink(path)
 
     # -- what readers refused -------------------------------------------------------------------------------------
 
@@ -532,7 +342,6 @@ class Pool:
                 puts={outcome.value: count for outcome, count in self._counts.puts.items()},
                 gets={outcome.value: count for outcome, count in self._counts.gets.items()},
                 set_aside=self._counts.set_aside,
-                swept=self._counts.swept,
             )
 
     def check_integrity(self) -> None:

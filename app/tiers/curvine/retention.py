@@ -66,7 +66,7 @@ class Score(Retention):
 
     name = "score"
 
-    def __init__(self, *, half_life_s: float = 1200.0, seconds_per_byte: Callable[[str], float] | None = None) -> None:
+    def __init__(self, *, half_life_s: float = 300.0, seconds_per_byte: Callable[[str], float] | None = None) -> None:
         assert half_life_s > 0, half_life_s
         self._half_life_s = half_life_s
         self._seconds_per_byte = seconds_per_byte or (lambda family: 1.0)

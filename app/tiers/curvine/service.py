@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass
 from typing import Protocol, TypeVar
 
 from app.tiers.curvine.breaker import Breaker
+from app.tiers.curvine.directory import Dropped
 from app.tiers.curvine.guard import Guard, Missed, Prober
 from app.tiers.curvine.identity import ChunkId
 from app.tiers.curvine.landing import Landing
-from app.tiers.curvine.pool import Dropped, Get, Pool, Put
+from app.tiers.curvine.pool import Get, Pool, Put
 
 T = TypeVar("T")
 

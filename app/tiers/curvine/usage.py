@@ -30,6 +30,8 @@ class Report:
     placed: dict[str, int] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
+    stored_total: int = 0
+    """Bytes of every file ever stored by this writer: a lost report must not leave its credit out for ever."""
 
     @property
     def empty(self) -> bool:
@@ -50,6 +52,7 @@ class Usage:
         self._used: dict[str, int] = {}
         self._placed: dict[str, int] = {}
         self._dropped: list[str] = []
+        self._total = 0
 
     def looked_up(self, chunks: Sequence[ChunkId]) -> None:
         """A request's chunks, in the order of its prompt, several ranks or groups one after another: a chunk's position
@@ -68,6 +71,7 @@ class Usage:
         """A file was published. Its place is known if its request was looked up before, as every request is."""
         name = name_of(chunk)
         with self._lock:
+            self._total += file_bytes
             if len(self._stored) < _MOST_EVENTS:
                 self._stored.append(Stored(name, file_bytes, self._depths.get(name, UNKNOWN_DEPTH)))
 
@@ -89,6 +93,8 @@ class Usage:
     def drain(self, held: Iterable[str] = ()) -> Report:
         """Takes everything collected, with the names that must not be evicted now."""
         with self._lock:
-            report = Report(tuple(self._stored), self._used, self._placed, tuple(self._dropped), tuple(held))
+            report = Report(
+                tuple(self._stored), self._used, self._placed, tuple(self._dropped), tuple(held), self._total
+            )
             self._stored, self._used, self._placed, self._dropped = [], {}, {}, []
         return report

@@ -1,4 +1,4 @@
-"""LMCache's L2 adapter on top of the pool (lmcache 0.5.6; the only module here that imports it).
+"""LMCache's L2 adapter on top of the pool (lmcache 0.5.6; with prefetch.py the only module here that imports it).
 
 What LMCache's controllers assume and their interface does not say: every task must complete, for there is no timeout
 above us; a result is published before its descriptor is notified, or the controller misses it; a query that raises
@@ -19,13 +19,14 @@ import logging
 import re
 import threading
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from lmcache.lmcache_native import Bitmap
 from lmcache.v1.distributed.api import KeyEntry, KeyListPage, MemoryLayoutDesc, ObjectKey
 from lmcache.v1.distributed.internal_api import L2StoreResult
-from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
+from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInterface
 from lmcache.v1.distributed.l2_adapters.config import (
     L2AdapterConfigBase,
     get_registered_l2_adapter_types,
@@ -36,12 +37,16 @@ from lmcache.v1.memory_management import MemoryObj
 from lmcache.v1.platform import create_event_notifier
 
 from app.errors import PoolError
-from app.tiers.curvine import chunkfile
+from app.tiers.curvine import chunkfile, prefetch
+from app.tiers.curvine.credit import Credit
+from app.tiers.curvine.housekeeper import Housekeeper
 from app.tiers.curvine.identity import ChunkId
+from app.tiers.curvine.known import KnownKeys
 from app.tiers.curvine.naming import NamedTask, Names
 from app.tiers.curvine.pool import Pool, Put
 from app.tiers.curvine.service import PoolService
 from app.tiers.curvine.settings import PoolSettings
+from app.tiers.curvine.usage import Usage, name_of
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +54,7 @@ TYPE_NAME = "curvine"
 # Keys of an adapter's JSON that LMCache itself reads.
 _LMCACHE_KEYS = frozenset({"type", "affinity_tag", "shared", "eviction", "persist_enabled", "serde"})
 _CURSOR = re.compile(r"^[^/]+/[0-9a-f]{32}$")
+_RECOVERY_BATCH = 256
 _STORED = frozenset({Put.STORED, Put.EXISTS})
 
 
@@ -84,8 +90,11 @@ class CurvineL2Adapter(L2AdapterInterface):
             config = CurvineL2AdapterConfig.from_dict(config)
         self._settings = settings = config.settings
         super().__init__(max_capacity_bytes=settings.capacity_bytes)
-        pool = Pool(settings.path)
+        usage, credit = Usage(), Credit(limited=settings.capacity_bytes > 0)
+        pool = Pool(settings.path, credit=credit)
         pool.open()
+        self._usage = usage
+        self._known = KnownKeys[ObjectKey]()
         self._service = PoolService(pool, settings.limits())
         self._names = Names(settings)
         self._store_event = create_event_notifier()
@@ -98,6 +107,10 @@ class CurvineL2Adapter(L2AdapterInterface):
         self._loads: dict[int, Bitmap] = {}
         self._locked: dict[ObjectKey, int] = {}
         self._closed = False
+        self._housekeeper = Housekeeper(
+            pool, settings, usage, credit, held=self._held, on_evicted=self._evicted, on_start=self._recover
+        )
+        self._housekeeper.start()
 
     # -- descriptors ----------------------------------------------------------------------------------------------
 
@@ -123,7 +136,7 @@ class CurvineL2Adapter(L2AdapterInterface):
 
         def done(outcomes: list[Put]) -> None:
             there = [index for index, outcome in enumerate(outcomes) if outcome in _STORED]
-            written = [named.file_bytes(index) if outcomes[index] is Put.STORED else 0 for index in there]
+            written = [self._account(keys[index], named, index, outcomes[index]) for index in there]
             named.release()
             if there:
                 self._tell(self._notify_keys_stored, [keys[index] for index in there], written)
@@ -133,6 +146,17 @@ class CurvineL2Adapter(L2AdapterInterface):
 
         self._service.store(named, done)
         return task
+
+    def _account(self, key: ObjectKey, named: NamedTask, index: int, outcome: Put) -> int:
+        """The bytes that one stored key adds to what this server knows of the pool."""
+        chunk = named.chunk(index)
+        file_bytes = named.file_bytes(index)
+        new = self._known.add(name_of(chunk), key, file_bytes)
+        if outcome is not Put.STORED:
+            # Not ours, but new to our listeners' byte counts if nobody has told us of it.
+            return file_bytes if new else 0
+        self._usage.stored(chunk, file_bytes)
+        return file_bytes
 
     def pop_completed_store_tasks(self) -> dict[int, L2StoreResult]:
         with self._lock:
@@ -150,6 +174,7 @@ class CurvineL2Adapter(L2AdapterInterface):
 
         def done(found: list[bool]) -> None:
             bitmap = Bitmap(len(keys))
+            self._usage.looked_up(chunks)
             hits = {position for position, hit in zip(positions, found, strict=True) if hit}
             for position in hits:
                 bitmap.set(position)
@@ -188,6 +213,7 @@ class CurvineL2Adapter(L2AdapterInterface):
             for index, hit in enumerate(loaded):
                 if hit:
                     bitmap.set(index)
+            self._usage.loaded(named.chunk(index) for index, hit in enumerate(loaded) if hit)
             named.release()
             hits = [key for key, hit in zip(keys, loaded, strict=True) if hit]
             if hits:
@@ -216,13 +242,59 @@ class CurvineL2Adapter(L2AdapterInterface):
             for chunk in self._names.of_any_layout(key):
                 owners.append(key)
                 chunks.append(chunk)
-        gone = [
-            (key, dropped.file_bytes)
-            for key, dropped in zip(owners, self._service.drop(chunks), strict=True)
-            if dropped is not None
-        ]
+        dropped = self._service.drop(chunks)
+        gone = [(key, removed.file_bytes) for key, removed in zip(owners, dropped, strict=True) if removed is not None]
+        for chunk, removed in zip(chunks, dropped, strict=True):
+            if removed is not None:
+                self._known.pop(name_of(chunk))
+                self._usage.dropped(name_of(chunk))
         if gone:
             self._tell(self._notify_keys_deleted, [key for key, _ in gone], [size for _, size in gone])
+
+    def _held(self) -> set[str]:
+        """On the housekeeper: the names of locked keys, which must not be evicted."""
+        with self._lock:
+            locked = list(self._locked)
+        return {name_of(chunk) for key in locked for chunk in self._names.of_any_layout(key)}
+
+    def _evicted(self, names: list[str]) -> None:
+        """On the housekeeper: somebody's janitor removed these."""
+        pairs = [pair for pair in map(self._known.pop, names) if pair is not None]
+        if pairs:
+            self._tell(self._notify_keys_deleted, [key for key, _ in pairs], [size for _, size in pairs])
+
+    def _recover(self) -> None:
+        """On a thread of its own, once: tells LMCache's listeners what earlier runs and other servers left on disk."""
+        pool = self._service.pool
+        self._names.learn(pool.families())
+        if not self._settings.recover:
+            return
+        keys: list[ObjectKey] = []
+        sizes: list[int] = []
+        for found in pool.scan():
+            if self._closed or self._known.full:
+                break
+            name = f"{found.family}/{found.digest}"
+            try:
+                key = _key_of(chunkfile.read_identity(pool.path_of_file(found.family, found.digest)))
+            except (PoolError, OSError, ValueError):
+                continue
+            if self._known.add(name, key, found.file_bytes):
+                keys.append(key)
+                sizes.append(found.file_bytes)
+            if len(keys) == _RECOVERY_BATCH:
+                self._tell(self._notify_keys_stored, keys, sizes)
+                keys, sizes = [], []
+        if keys:
+            self._tell(self._notify_keys_stored, keys, sizes)
+
+    def get_usage(self) -> AdapterUsage:
+        """The whole pool's bytes, as its janitor last said; by salt what this server knows of."""
+        usage = super().get_usage()
+        status = self._housekeeper.status()
+        if status.used_bytes is None:
+            return usage
+        return replace(usage, total_bytes_used=status.used_bytes, total_capacity_bytes=status.capacity_bytes)
 
     def list_l2_keys(
         self, model_name: str | None = None, page_size: int = 500, cursor: str | None = None
@@ -270,6 +342,7 @@ class CurvineL2Adapter(L2AdapterInterface):
             "type": TYPE_NAME,
             "path": self._settings.path,
             "locked_keys": locked,
+            "housekeeping": asdict(self._housekeeper.status()),
             **status,
         }
 
@@ -279,6 +352,7 @@ class CurvineL2Adapter(L2AdapterInterface):
             if self._closed:
                 return
             self._closed = True
+        self._housekeeper.close()
         self._service.close()
         for event in (self._store_event, self._lookup_event, self._load_event):
             event.close()
@@ -308,7 +382,9 @@ def _key_of(chunk: ChunkId) -> ObjectKey:
 
 
 def register() -> None:
-    """Makes `{"type": "curvine"}` known to LMCache. Idempotent; call it before LMCache parses its arguments."""
+    """Makes `{"type": "curvine"}` and the prefetch policy known to LMCache. Idempotent; call it before LMCache parses
+    its arguments."""
+    prefetch.register()
     if TYPE_NAME in get_registered_l2_adapter_types():
         return
     register_l2_adapter_type(TYPE_NAME, CurvineL2AdapterConfig)

@@ -18,10 +18,12 @@ class Credit:
         self._granted = 0 if limited else None
         self._taken = 0
         self._refused = 0
+        self._largest = 0
 
     def admit(self, file_bytes: int) -> bool:
         """Takes credit for a file that is about to be written; False if there is not enough."""
         with self._lock:
+            self._largest = max(self._largest, file_bytes)
             if self._granted is None:
                 self._taken += file_bytes
                 return True
@@ -46,6 +48,12 @@ class Credit:
     def taken(self) -> int:
         with self._lock:
             return self._taken
+
+    @property
+    def largest(self) -> int:
+        """The largest file that anybody wanted to write: less credit than that is none."""
+        with self._lock:
+            return self._largest
 
     @property
     def refused(self) -> int:

@@ -40,7 +40,8 @@ class HousekeeperStatus:
 
 
 class Housekeeper:
-    """`held` names what is being read here; `on_evicted` is told, on this thread, what anybody's janitor evicted."""
+    """`held` names what is being read here; `on_evicted` is told, on the housekeeping thread, what anybody's janitor
+    evicted; `on_start` runs once on a thread of its own."""
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class Housekeeper:
         *,
         held: Callable[[], Collection[str]] = tuple,
         on_evicted: Callable[[list[str]], None] = lambda names: None,
+        on_start: Callable[[], None] = lambda: None,
     ) -> None:
         self._pool = pool
         self._settings = settings
@@ -58,6 +60,7 @@ class Housekeeper:
         self._credit = credit
         self._held = held
         self._on_evicted = on_evicted
+        self._on_start = on_start
         self._exchange = exchange = Exchange(pool.root, pool.writer)
         self._lease = Lease(
             exchange.lease_path, exchange.writer, pool.filesystem_time, ttl_s=max(10.0, 10 * settings.tick_s)
@@ -73,9 +76,20 @@ class Housekeeper:
         self._ticks = self._failed = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="curvine-housekeeper", daemon=True)
+        self._starter = threading.Thread(target=self._begin, name="curvine-recovery", daemon=True)
 
     def start(self) -> None:
+        """Starts the two threads: housekeeping, and `on_start`, which may take long."""
         self._thread.start()
+        self._starter.start()
+
+    def _begin(self) -> None:
+        try:
+            self._on_start()
+        except OSError as error:
+            logger.warning("could not read all of the pool at the start: %s", error)
+        except Exception:
+            logger.exception("could not read all of the pool at the start")
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -93,7 +107,7 @@ class Housekeeper:
     def tick(self) -> None:
         """One round. Blocks on the file system; may raise OSError."""
         self._exchange.open()
-        report = self._usage.drain(self._held())
+        report = self._usage.drain(self._held(), self._credit.largest)
         if not report.empty or self._ticks % _HEARTBEAT_TICKS == 0:
             self._exchange.send(report)
         self._ticks += 1
@@ -133,8 +147,9 @@ class Housekeeper:
     def close(self, wait_s: float = 2.0) -> None:
         """Hands over to the next janitor; waits at most `wait_s` for a thread that may hang. Idempotent."""
         self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(wait_s)
+        for thread in (self._thread, self._starter):
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join(wait_s)
 
     def status(self) -> HousekeeperStatus:
         """Does not touch the file system."""

@@ -86,6 +86,7 @@ class Janitor:
         self._writer_ttl_s = writer_ttl_s
         self._writers: dict[str, _Writer] = {}
         self._ticks = 0
+        self._largest = 0
         self._scanned_at: float | None = None
         self._saved_at = 0.0
         self.ledger = Ledger(retention)
@@ -152,6 +153,7 @@ class Janitor:
         writer.held = item.report.held
         writer.settled = max(writer.settled, item.report.stored_total)
         ledger, report = self.ledger, item.report
+        self._largest = max(self._largest, report.largest)
         for stored in report.stored:
             family, _, digest = stored.name.partition("/")
             ledger.stored(family, digest, stored.file_bytes, stored.depth, now)
@@ -188,24 +190,35 @@ class Janitor:
         """Bytes to free now."""
         limit, used = self._limit, self.ledger.bytes
         excess = 0
-        if limit.capacity_bytes and used > limit.high * limit.capacity_bytes:
-            excess = used - int(limit.low * limit.capacity_bytes)
+        capacity = limit.capacity_bytes
+        if capacity:
+            room = capacity - len(self._writers) * self._share()
+            if used > min(limit.high * capacity, room):
+                excess = used - int(min(limit.low * capacity, room))
         if limit.min_free_fraction:
-            room = self._pool.room()
-            need = int(limit.min_free_fraction * room.total_bytes)
-            if room.free_bytes < need:
+            disk = self._pool.room()
+            need = int(limit.min_free_fraction * disk.total_bytes)
+            if disk.free_bytes < need:
                 # A tenth more than needed, so as not to be back at once.
-                excess = max(excess, need + need // 10 - room.free_bytes)
+                excess = max(excess, need + need // 10 - disk.free_bytes)
         return min(excess, used)
 
     # -- credit ---------------------------------------------------------------------------------------------------
 
+    def _share(self) -> int:
+        """The credit that one writer may have out: its part of the room above the high watermark, but no less than two
+        of the largest files, for less than one is nothing; all together no more than half of the pool."""
+        if not self._writers:
+            return 0
+        capacity, count = self._limit.capacity_bytes, len(self._writers)
+        return min(max(int((1 - self._limit.high) * capacity) // count, 2 * self._largest), capacity // (2 * count))
+
     def _grant(self) -> None:
-        """Tops everybody up to an equal share of the room above the high watermark, as far as there is room."""
+        """Tops everybody up to a share, as far as there is room."""
         capacity = self._limit.capacity_bytes
         if not capacity or not self._writers:
             return
-        share = int((1 - self._limit.high) * capacity) // len(self._writers)
+        share = self._share()
         left = capacity - self.ledger.bytes - sum(writer.out for writer in self._writers.values())
         for writer in self._writers.values():
             more = min(max(0, share - writer.out), max(0, left))

@@ -66,10 +66,13 @@ class NamedTask:
         self._sizes[index] = len(view)
         return chunk, view
 
+    def chunk(self, index: int) -> ChunkId:
+        """Before `release`."""
+        return self._names.of_object(self._keys[index], self._objects[index])
+
     def file_bytes(self, index: int) -> int:
-        """Of a chunk that has been handed out."""
-        chunk = self._names.of_object(self._keys[index], self._objects[index])
-        return chunkfile.frame(chunk, self._sizes[index]).size
+        """Of a chunk that has been handed out, before `release`."""
+        return chunkfile.frame(self.chunk(index), self._sizes[index]).size
 
     def release(self) -> None:
         self._objects = ()

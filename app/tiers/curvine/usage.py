@@ -32,6 +32,8 @@ class Report:
     held: tuple[str, ...] = ()
     stored_total: int = 0
     """Bytes of every file ever stored by this writer: a lost report must not leave its credit out for ever."""
+    largest: int = 0
+    """Bytes of the largest file that it wanted to store."""
 
     @property
     def empty(self) -> bool:
@@ -90,11 +92,11 @@ class Usage:
             if len(self._dropped) < _MOST_EVENTS:
                 self._dropped.append(name)
 
-    def drain(self, held: Iterable[str] = ()) -> Report:
+    def drain(self, held: Iterable[str] = (), largest: int = 0) -> Report:
         """Takes everything collected, with the names that must not be evicted now."""
         with self._lock:
             report = Report(
-                tuple(self._stored), self._used, self._placed, tuple(self._dropped), tuple(held), self._total
+                tuple(self._stored), self._used, self._placed, tuple(self._dropped), tuple(held), self._total, largest
             )
             self._stored, self._used, self._placed, self._dropped = [], {}, {}, []
         return report

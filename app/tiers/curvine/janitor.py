@@ -148,7 +148,8 @@ class Janitor:
         return bool(silent)
 
     def _count(self, item: Received, now: float) -> None:
-        writer = self._writers.setdefault(item.writer, _Writer())
+        # One we do not know, or no longer: what it has stored so far was paid for in another life.
+        writer = self._writers.setdefault(item.writer, _Writer(granted=item.report.stored_total))
         writer.heard = now
         writer.held = item.report.held
         writer.settled = max(writer.settled, item.report.stored_total)

@@ -25,8 +25,8 @@ T = TypeVar("T")
 # parallel.
 _LOOKUP_RUN = 64
 
-# More threads than cores only fight for the interpreter; a mount wants several files at once.
-DEFAULT_WORKERS = max(2, min(8, os.cpu_count() or 2))
+# Many more threads than cores only fight for the interpreter; a mount, and a busy machine, want more than two.
+DEFAULT_WORKERS = max(3, min(8, os.cpu_count() or 3))
 
 _TROUBLED_PUTS = frozenset({Put.FAILED})
 _TROUBLED_GETS = frozenset({Get.ERROR})

@@ -20,10 +20,14 @@ from typing import ParamSpec
 
 import msgspec
 
+from app.cost import CostModel, Tier
+from app.routing.kv_aware import KvAware
+from app.routing.kv_events import decode_batch
 from app.routing.load import LoadBook
 from app.routing.policy import CacheReport, Policy, Ranking, Replica, Request, by_load
 from app.routing.roster import Roster, slots_of
 from app.routing.strategies import make_policy
+from app.routing.tier_index import TierBatch, TierIndex
 
 logger = logging.getLogger("tierserve.routing")
 
@@ -62,6 +66,7 @@ class RoutingCore:
         self.roster = Roster()
         self.load = LoadBook(clock)
         self.policy: Policy = make_policy(strategy, self.roster, self.load, clock, draw, options or {})
+        self._kv = self.policy if isinstance(self.policy, KvAware) else None
         self._random = draw
         self._log_decisions = log_decisions
         self._lock = threading.Lock()
@@ -85,7 +90,7 @@ class RoutingCore:
                 if not known:
                     slot = self.roster.add(replica.id)
                     self.load.add_replica(slot)
-                    self._guard(self.policy.on_replica_added, slot)
+                    self._guard(self.policy.on_replica_added, slot, replica)
 
     def replica_died(self, replica: str) -> None:
         with self._lock:
@@ -156,6 +161,9 @@ class RoutingCore:
             slot = self.roster.slot(replica)
             if slot is not None:
                 self.load.release(request_id, slot)
+                record = self._records.get(request_id)
+                if record is not None:
+                    self._guard(self.policy.on_ended, record.request, slot)
 
     def observed(self, replica: str, ongoing: int) -> None:
         """The replica said how many requests it has: this is how routers of several ingress replicas see each
@@ -166,10 +174,18 @@ class RoutingCore:
             if slot is not None:
                 self.load.observe(slot, ongoing)
 
-    def completed(self, request_id: str, report: CacheReport | None, replica: str | None = None) -> None:
+    def completed(
+        self,
+        request_id: str,
+        report: CacheReport | None,
+        replica: str | None = None,
+        *,
+        first_token_s: float | None = None,
+    ) -> None:
         """What the engine says it reused. May come before or after `ended`, twice, or never.
 
         `request_id` is the internal id or the trace id; `replica` may be left out if the request was settled here.
+        `first_token_s` is from dispatch to the first token; it calibrates the cost model.
         """
         with self._lock:
             record = self._records.get(self._traces.get(request_id, request_id))
@@ -182,13 +198,82 @@ class RoutingCore:
                 self._counts["hit_tokens_expected"] += 0 if chosen is None else chosen.match + chosen.l1 + chosen.l2
                 self._counts["hit_tokens_reported"] += report.hit
                 self._counts["prompt_tokens"] += report.prompt_tokens
+                if chosen is not None:
+                    self._guard(self.policy.on_checked, record.request, chosen, report)
+                    # Only from a replica that was idle at the time: a wait that was guessed wrong would be taken for
+                    # prefill.
+                    if first_token_s is not None and self.cost is not None and not chosen.load:
+                        self.cost.observe_first_token(first_token_s, report.computed, report.l1, report.l2)
             self._guard(self.policy.on_completed, record.request, slot, report)
+
+    def request(self, request_id: str) -> Request | None:
+        """A request chosen for before, so that a retry neither reads nor tokenises it again."""
+        with self._lock:
+            record = self._records.get(request_id)
+            return None if record is None else record.request
 
     def ranking(self, request_id: str) -> Ranking | None:
         """The last ranking made for a request (internal or trace id), for the debug header; None if long ago."""
         with self._lock:
             record = self._records.get(self._traces.get(request_id, request_id))
             return None if record is None else record.ranking
+
+    # --- what the tiers hold (kv_aware only; for the other strategies these do nothing) -------------------------------
+
+    @property
+    def cost(self) -> CostModel | None:
+        """The cost model to calibrate, if the strategy has one. Thread safe by itself."""
+        return self._kv.cost if self._kv is not None else None
+
+    def tokens_wanted(self) -> bool:
+        """Whether the strategy ranks by token ids."""
+        return self._kv is not None
+
+    def engine_events(self, replica: str, seq: int, payload: bytes, *, replayed: bool = False) -> int | None:
+        """One message of a replica's KV-event publisher, as it came off the wire.
+
+        Returns the sequence number from which the caller must ask the publisher for a replay, or None. Feed the
+        replay with `replayed=True` and end it with `replay_ended`, also if nobody answered. Call from any one thread
+        per replica.
+        """
+        if self._kv is None:
+            return None
+        batch = decode_batch(payload)
+        with self._lock:
+            slot = self.roster.slot(replica)
+            return None if slot is None else self._kv.l0.apply(slot, seq, batch, replayed=replayed)
+
+    def replay_ended(self, replica: str) -> int | None:
+        if self._kv is None:
+            return None
+        with self._lock:
+            slot = self.roster.slot(replica)
+            return None if slot is None else self._kv.l0.replay_ended(slot)
+
+    def tier_events(self, tier: Tier, batch: TierBatch, *, replayed: bool = False) -> int | None:
+        """One batch of a node's L1 (owner: the node id) or of a pool. Returns where to replay from, like
+        `engine_events`.
+        """
+        if self._kv is None:
+            return None
+        with self._lock:
+            return self._tier(self._kv, tier).apply(batch, replayed=replayed)
+
+    def tier_replay_ended(self, tier: Tier, owner: str) -> int | None:
+        if self._kv is None:
+            return None
+        with self._lock:
+            return self._tier(self._kv, tier).replay_ended(owner)
+
+    def tier_gone(self, tier: Tier, owner: str) -> None:
+        """A node or its cache server went away, or a pool was unmounted: what it held cannot be loaded now."""
+        if self._kv is not None:
+            with self._lock:
+                self._tier(self._kv, tier).drop(owner)
+
+    @staticmethod
+    def _tier(kv: KvAware, tier: Tier) -> TierIndex:
+        return kv.l1 if tier == "l1" else kv.l2
 
     # --- whole state ------------------------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ class LoadBook:
 
     def __init__(self, clock: Callable[[], float], request_units: int = 4) -> None:
         self._clock = clock
-        self._request_units = request_units
+        self.request_units = request_units
         self._tentative: dict[str, _Lease] = {}
         self._running: dict[tuple[str, int], list[_Lease]] = {}
         self._deadlines: deque[tuple[float, _Lease]] = deque()
@@ -103,7 +103,7 @@ class LoadBook:
         self._end(self._tentative.pop(request, None))
         if slot not in self._class_of:
             return
-        lease = _Lease(request, slot, self._request_units + prefill_units, prefill_units)
+        lease = _Lease(request, slot, self.request_units + prefill_units, prefill_units)
         self._tentative[request] = lease
         self._deadlines.append((self._clock() + TENTATIVE_S, lease))
         self._begin(lease)
@@ -157,8 +157,8 @@ class LoadBook:
         if slot not in self._class_of:
             return
         mine = self._requests[slot]
-        average = self._own[slot] // mine if mine else self._request_units
-        self._set_foreign(slot, max(0, ongoing - mine), max(self._request_units, average))
+        average = self._own[slot] // mine if mine else self.request_units
+        self._set_foreign(slot, max(0, ongoing - mine), max(self.request_units, average))
         until = self._clock() + FOREIGN_S
         self._foreign_until[slot] = until
         self._foreign_deadlines.append((until, slot))

@@ -21,10 +21,11 @@ from collections.abc import Callable
 import msgspec
 
 from app.routing.load import LoadBook
-from app.routing.policy import CacheReport, Choice, Ranking, Request
+from app.routing.policy import CacheReport, Choice, Ranking, Replica, Request
 from app.routing.prefix_tree import Level, PrefixTree
 from app.routing.prompt import PIECE_BYTES
-from app.routing.roster import Roster
+from app.routing.roster import Roster, slots_of
+from app.routing.selfcheck import SelfCheck
 
 _PER_LEVEL = 3
 """Least loaded replicas looked at per step. Within a step only load differs, so more would only fill the ranking."""
@@ -71,6 +72,7 @@ class PrefixAware:
         # Per replica, the tick up to which unused prefixes are known to have left its cache.
         self._horizon: dict[int, int] = {}
         self._corrections = 0
+        self.check = SelfCheck()
 
     def rank(self, request: Request, candidates: int) -> Ranking:
         pieces = request.prompt.pieces
@@ -127,7 +129,33 @@ class PrefixAware:
             self._corrections += 1
             self._horizon[slot] = max(self._horizon.get(slot, -1), expected.last_use)
 
-    def on_replica_added(self, slot: int) -> None:
+    def on_ended(self, request: Request, slot: int) -> None: ...
+
+    def on_checked(self, request: Request, choice: Choice, report: CacheReport) -> None:
+        """Tokens are not counted here, so only hits are compared."""
+        self.check.observe(None, choice.match, report)
+
+    def guess(self, request: Request, candidates: int) -> dict[int, int]:
+        """Tokens that each replica among `candidates` probably holds, those with none left out. O(steps + holders)."""
+        guessed: dict[int, int] = {}
+        levels = self.tree.match(request.prompt.pieces, self._clock())
+        for at in range(len(levels) - 1, -1, -1):
+            for slot in slots_of(levels[at].holders & candidates):
+                candidates ^= 1 << slot
+                held = self._held(levels[: at + 1], slot)
+                guessed[slot] = 0 if held is None else int(self._tokens(held.depth))
+        return guessed
+
+    def investment(self, request: Request) -> float:
+        """What share of computing this prompt's known beginning once more should be charged: 1 if it is little used."""
+        levels = self.tree.match(request.prompt.pieces, self._clock())
+        start, charged = 0, 0.0
+        for level in levels:
+            charged += (level.depth - start) * self._discount(level)
+            start = level.depth
+        return charged / start if start else 1.0
+
+    def on_replica_added(self, slot: int, replica: Replica) -> None:
         self._horizon.pop(slot, None)
 
     def on_replica_removed(self, slot: int) -> None:
@@ -142,6 +170,7 @@ class PrefixAware:
             "tree_evictions": float(tree.evictions),
             "corrections": float(self._corrections),
             "bytes_per_token": self._bytes_per_token,
+            **self.check.status(),
         }
 
     def check_integrity(self) -> None:

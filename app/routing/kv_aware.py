@@ -74,8 +74,9 @@ class KvAware:
         if request.tokens is None or not known:
             lacking = "no token ids for this request" if request.tokens is None else "no KV events from any replica"
             return self._fall_back(request, candidates, lacking)
-        held = self._held(request, candidates, known)
-        on_node, reach = self._on_nodes(request)
+        packed = pack(request.tokens)
+        held = self._held(request, packed, candidates, known)
+        on_node, reach = self._on_nodes(request, packed)
         total, chunk = len(request.tokens), self._chunk_tokens
         priced: list[_Priced] = []
         for slot in slots_of(candidates):
@@ -187,19 +188,18 @@ class KvAware:
         pending = max(0, load.units(slot) - load.request_units * requests)
         return self.cost.first_token(computed, l1, l2, pending_tokens=pending, running=requests)
 
-    def _held(self, request: Request, candidates: int, known: int) -> dict[int, int]:
+    def _held(self, request: Request, packed: bytes, candidates: int, known: int) -> dict[int, int]:
         """L0 tokens per slot: by events, else by the tree's guess; and at least what is in flight there."""
-        assert request.tokens is not None
         adapter, salt = self._adapter(request), request.prompt.salt
         held: dict[int, int] = {}
-        for run in self.l0.match(request.tokens, adapter, salt, known):
+        for run in self.l0.match(packed, adapter, salt, known):
             for slot in slots_of(run.replicas):
                 held.setdefault(slot, run.tokens)
         unknown = candidates ^ known
         if unknown:
             held |= self._fallback.guess(request, unknown)
         if any(self._flights.get(slot) for slot in slots_of(candidates)):
-            mine = block_keys(pack(request.tokens), scope_seed(adapter, salt, _FLIGHT_TOKENS), _FLIGHT_TOKENS)
+            mine = block_keys(packed, scope_seed(adapter, salt, _FLIGHT_TOKENS), _FLIGHT_TOKENS)
             for slot in slots_of(candidates):
                 for keys in self._flights.get(slot, {}).values():
                     agreed = _agreement(mine, keys) * _FLIGHT_TOKENS
@@ -207,12 +207,11 @@ class KvAware:
                         held[slot] = agreed
         return held
 
-    def _on_nodes(self, request: Request) -> tuple[dict[str, int], list[int]]:
+    def _on_nodes(self, request: Request, packed: bytes) -> tuple[dict[str, int], list[int]]:
         """Chunks that each node holds from the start, and how far the pool reaches from each chunk on."""
         if not self.l1.owners and not self.l2.owners:
             return {}, []
-        assert request.tokens is not None
-        chunks = chunk_keys(pack(request.tokens), self._chunk_tokens)
+        chunks = chunk_keys(packed, self._chunk_tokens)
         scope = Scope(request.prompt.model, request.prompt.salt)
         return self.l1.runs(scope, chunks), self.l2.reach(scope, chunks) if self.l2.owners else []
 

@@ -5,8 +5,6 @@ hashes and removes them by those alone, so each engine has a table from its hash
 the first block's event and the adapter in each: later blocks inherit both through their parent's name.
 """
 
-from collections.abc import Sequence
-
 import msgspec
 
 from app.routing.kv_events import AllBlocksCleared, Batch, BlockRemoved, BlockStored, Hash
@@ -84,14 +82,13 @@ class EngineIndex:
             1 << slot for slot, engine in self._engines.items() if engine.stream.started and candidates >> slot & 1
         )
 
-    def match(self, tokens: Sequence[int], adapter: str, salt: str, candidates: int) -> list[Run]:
+    def match(self, packed: bytes, adapter: str, salt: str, candidates: int) -> list[Run]:
         """For each replica that holds a beginning of this prompt, how much of it, contiguous from the start; longest
         first.
 
         Replicas that hold nothing are not named. O(blocks of the longest run + replicas): each block costs one
         lookup and one AND.
         """
-        packed = pack(tokens)
         runs: list[Run] = []
         for size in self._sizes:
             runs += self._runs(block_keys(packed, scope_seed(adapter, salt, size), size), size, candidates)

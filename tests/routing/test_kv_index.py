@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from app.routing.kv_events import AllBlocksCleared, Batch, BlockRemoved, BlockStored, Event, decode_batch
 from app.routing.kv_index import EngineIndex
+from app.routing.kv_keys import pack
 
 SIZE = 4
 
@@ -49,7 +50,7 @@ class Feed:
 
 def held(index: EngineIndex, tokens: list[int], adapter: str = "", salt: str = "", replicas: int = 8) -> dict[int, int]:
     found: dict[int, int] = {}
-    for run in index.match(tokens, adapter, salt, (1 << replicas) - 1):
+    for run in index.match(pack(tokens), adapter, salt, (1 << replicas) - 1):
         for slot in range(replicas):
             if run.replicas >> slot & 1:
                 found[slot] = run.tokens

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from app.routing.roster import nth_slot
+from app.routing.roster import any_slot
 
 TENTATIVE_S = 30.0
 """A choice that was never sent (Serve tells nobody about a caller that left in between) is given back after this
@@ -205,7 +205,7 @@ class LoadBook:
             if here:
                 mask ^= here
                 while here:
-                    slot = nth_slot(here, int(random() * here.bit_count()))
+                    slot = any_slot(here, random)
                     here ^= 1 << slot
                     found.append(slot)
                     if len(found) >= count:

@@ -27,7 +27,7 @@ from app.routing.prompt import PIECE_BYTES
 from app.routing.roster import Roster, slots_of
 from app.routing.selfcheck import SelfCheck
 
-_PER_LEVEL = 3
+_PER_LEVEL = 2
 """Least loaded replicas looked at per step. Within a step only load differs, so more would only fill the ranking."""
 _REMEMBERED = 20_000
 """Requests whose expected hit is remembered until their report comes."""

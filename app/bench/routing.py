@@ -13,11 +13,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from app.routing.core import RoutingCore
 from app.routing.kv_events import Batch, BlockStored
@@ -159,21 +161,20 @@ def _kv_aware_ms() -> float:
     16.
     """
     rng = random.Random(4)
-    tokens = [rng.randrange(100_000) for _ in range(128_000)]
+    # An array, as the tokenising thread hands it over; a list costs 0.7 ms more.
+    tokens = array("I", (rng.randrange(100_000) for _ in range(128_000)))
     core = RoutingCore("kv_aware", {"chunk_tokens": 256}, rng=rng)
     core.update_replicas([Replica(f"replica-{number}", f"node-{number % 8}") for number in range(REPLICAS)])
-    import msgspec
-
     for number in range(REPLICAS):
         blocks = rng.randrange(1_000, 8_000) if number % 4 == 0 else 60
-        event = BlockStored(list(range(blocks)), None, tokens[: blocks * 16], 16, medium="GPU")
+        event = BlockStored(list(range(blocks)), None, tokens[: blocks * 16].tolist(), 16, medium="GPU")
         core.engine_events(f"replica-{number}", 0, msgspec.msgpack.encode(Batch(0.0, [event])))
     chunks = chunk_keys(pack(tokens), 256)
     for number in range(8):
         held = Stored(Scope("m"), chunks[: rng.randrange(500)])
         core.tier_events("l1", TierBatch(f"node-{number}", "1", 0, 0.0, [held]))
     core.tier_events("l2", TierBatch("pool", "1", 0, 0.0, [Stored(Scope("m"), chunks[:450])]))
-    prompt = read_prompt({"model": "m", "prompt": tokens})
+    prompt = read_prompt({"model": "m", "prompt": tokens.tolist()})
     times = []
     for number in range(41):
         request = Request(str(number), prompt, None, tokens)

@@ -35,6 +35,7 @@ P = ParamSpec("P")
 
 _ADAPTER_GAP = 4
 """Requests. Loading an adapter takes about as long as a few answers; there is nothing to measure it by here."""
+_REASONS = 100
 _RECORDS = 20_000
 _RECORD_PIECES = 1_000_000
 """Requests kept for their reports and for the debug header, at most so many and of so many pieces (about 40 MB)."""
@@ -74,6 +75,7 @@ class RoutingCore:
         self._records: OrderedDict[str, _Record] = OrderedDict()
         self._record_pieces = 0
         self._traces: dict[str, str] = {}
+        self._said: set[str] = set()
         self._counts: Counter[str] = Counter()
 
     # --- replicas ---------------------------------------------------------------------------------------------------
@@ -121,8 +123,10 @@ class RoutingCore:
                 self.load.assign(request.id, slot, ranking.prefill_units)
             self._counts[f"reason:{ranking.reason}"] += 1
             self._remember(request, ranking)
-        if self._log_decisions or ranking.degraded:
-            logger.log(logging.INFO if self._log_decisions else logging.DEBUG, "%s", explain(request, ranking))
+        if self._log_decisions:
+            logger.info("%s", explain(request, ranking))
+        if ranking.degraded is not None:
+            self._say_once(ranking.degraded)
         return ranking
 
     def is_pending(self, request_id: str) -> bool:
@@ -218,6 +222,12 @@ class RoutingCore:
             record = self._records.get(self._traces.get(request_id, request_id))
             return None if record is None else record.ranking
 
+    def explanation(self, request_id: str) -> str | None:
+        """The same as one JSON line, ready for a header; None if long ago."""
+        with self._lock:
+            record = self._records.get(self._traces.get(request_id, request_id))
+        return None if record is None else explain(record.request, record.ranking)
+
     # --- what the tiers hold (kv_aware only; for the other strategies these do nothing) -------------------------------
 
     @property
@@ -309,6 +319,12 @@ class RoutingCore:
         self._guard(self.policy.on_replica_removed, slot)
         self.roster.remove(replica)
 
+    def _say_once(self, why: str) -> None:
+        """A degraded judgement is worth one line per reason, not one per request."""
+        if why not in self._said and len(self._said) < _REASONS:
+            self._said.add(why)
+            logger.warning("%s ranks without all it needs: %s", self.policy.name, why)
+
     def _candidates(self, preferred: Iterable[str]) -> int:
         everyone, having = self.roster.live, self.roster.mask(preferred)
         if not having or having == everyone:
@@ -319,7 +335,8 @@ class RoutingCore:
 
     def _remember(self, request: Request, ranking: Ranking) -> None:
         self._forget(request.id)
-        weight = sum(map(len, request.prompt.sequences))
+        # A piece is a Python integer of 36 bytes, nine token ids of an array weigh as much.
+        weight = sum(map(len, request.prompt.sequences)) + len(request.tokens or ()) // 9
         self._records[request.id] = _Record(request, ranking, weight=weight)
         self._record_pieces += weight
         if request.trace:

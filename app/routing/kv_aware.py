@@ -29,7 +29,7 @@ from app.routing.tier_index import Scope, TierIndex
 
 _FLIGHT_TOKENS = 64
 """Granularity at which prompts in flight are compared."""
-_FLIGHTS = 1024
+_FLIGHTS = 256
 """Prompts in flight remembered per replica, the newest: one whose end we never hear of leaves this way."""
 _PIECE_TOKENS = 64
 """About what a piece of prefix_aware is. Load is counted in tokens here, so its weights are scaled by this."""

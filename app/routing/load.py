@@ -196,6 +196,9 @@ class LoadBook:
 
         Classes are exact up to 15 units and 12 % wide above. O(occupied classes), not O(replicas).
         """
+        if not mask & (mask - 1):
+            # A conversation's own step has one holder: half of all questions.
+            return [mask.bit_length() - 1] if mask else []
         found: list[int] = []
         occupied = self._occupied
         while occupied and mask:

@@ -195,7 +195,7 @@ def test_full_replicas_make_requests_wait_without_spinning(app_name: str, tmp_pa
     before, started = decisions(core), time.monotonic()
     until(lambda: decisions(core) >= before + 4)
     # Serve backs off 25 ms, doubled each time up to 0.5 s; a spinning router would decide thousands of times a second.
-    assert time.monotonic() - started > 0.02
+    assert time.monotonic() - started > 0.3
     gate.touch()
     assert first.result(timeout_s=30)
     assert second.result(timeout_s=30)

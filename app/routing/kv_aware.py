@@ -22,7 +22,7 @@ from app.routing.kv_index import EngineIndex
 from app.routing.kv_keys import block_keys, chunk_keys, pack, scope_seed
 from app.routing.load import LoadBook
 from app.routing.policy import RANKS, CacheReport, Choice, Ranking, Replica, Request
-from app.routing.prefix_aware import PrefixAware
+from app.routing.prefix_aware import LOAD_WEIGHT, RECENT_WEIGHT, PrefixAware
 from app.routing.roster import Roster, slots_of
 from app.routing.selfcheck import SelfCheck
 from app.routing.tier_index import Scope, TierIndex
@@ -58,7 +58,15 @@ class KvAware:
         self.cost = CostModel()
         self.check = SelfCheck()
         load.request_units *= _PIECE_TOKENS
-        self._fallback = PrefixAware(roster, load, clock, random, max_bytes=max_bytes, load_weight=0.5 / _PIECE_TOKENS)
+        self._fallback = PrefixAware(
+            roster,
+            load,
+            clock,
+            random,
+            max_bytes=max_bytes,
+            load_weight=LOAD_WEIGHT / _PIECE_TOKENS,
+            recent_weight=RECENT_WEIGHT / _PIECE_TOKENS,
+        )
         self._roster = roster
         self._load = load
         self._random = random

@@ -12,6 +12,7 @@ Units are whole numbers (pieces of prompt still to prefill, plus a constant per 
 zero.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ long.
 """
 FOREIGN_S = 10.0
 """What a replica said about its queue is believed this long: Serve's own queue length cache uses the same."""
+
+
+RECENT_S = 60.0
+"""Half-life of `recent`: about the pause between a conversation's turns, which is what it anticipates."""
 
 
 class Busy(msgspec.Struct, frozen=True):
@@ -62,6 +67,9 @@ class LoadBook:
         self._deadlines: deque[tuple[float, _Lease]] = deque()
         self._requests: dict[int, int] = {}
         self._own: dict[int, int] = {}
+        # Work given to each replica lately: (amount, when), halved every RECENT_S. An average, not a count: nothing
+        # is owed back.
+        self._recent: dict[int, tuple[float, float]] = {}
         self._foreign: dict[int, int] = {}
         self._foreign_requests: dict[int, int] = {}
         self.total_requests = 0
@@ -89,6 +97,7 @@ class LoadBook:
         for key in [key for key in self._running if key[1] == slot]:
             del self._running[key]
         self.total_requests -= self.requests(slot)
+        self._recent.pop(slot, None)
         for table in (self._requests, self._own, self._foreign, self._foreign_requests, self._foreign_until):
             table.pop(slot, None)
         klass = self._class_of.pop(slot)
@@ -105,7 +114,9 @@ class LoadBook:
             return
         lease = _Lease(request, slot, self.request_units + prefill_units, prefill_units)
         self._tentative[request] = lease
-        self._deadlines.append((self._clock() + TENTATIVE_S, lease))
+        now = self._clock()
+        self._recent[slot] = (self._decayed(slot, now) + lease.units, now)
+        self._deadlines.append((now + TENTATIVE_S, lease))
         self._begin(lease)
 
     def has_tentative(self, request: str) -> bool:
@@ -187,6 +198,10 @@ class LoadBook:
     def units(self, slot: int) -> int:
         return self._own.get(slot, 0) + self._foreign.get(slot, 0)
 
+    def recent(self, slot: int) -> float:
+        """Work given to the replica lately, done or not: what will come back to it, since conversations return."""
+        return self._decayed(slot, self._clock())
+
     def requests(self, slot: int) -> int:
         """In flight on the replica, ours and others'."""
         return self._requests.get(slot, 0) + self._foreign_requests.get(slot, 0)
@@ -229,10 +244,12 @@ class LoadBook:
             assert self._own[slot] == units, f"slot {slot}: {self._own[slot]} units counted, {units} leased"
             klass = load_class(self.units(slot))
             assert self._class_of[slot] == klass, f"slot {slot} is in class {self._class_of[slot]}, not {klass}"
+            assert self._recent.get(slot, (0.0, 0.0))[0] >= 0.0
             assert self._classes[klass] >> slot & 1, f"slot {slot} is missing from its class"
         assert all(lease.slot in self._class_of for lease in leases), "a lease outlived its replica"
         total = sum(self.requests(slot) for slot in self._class_of)
         assert self.total_requests == total, f"{self.total_requests} requests in total, {total} counted"
+        assert self._recent.keys() <= self._class_of.keys(), "recent work is kept of a replica that is gone"
         everywhere = 0
         for klass, mask in enumerate(self._classes):
             assert not everywhere & mask, "a replica is in two classes"
@@ -241,6 +258,10 @@ class LoadBook:
         assert everywhere == sum(1 << slot for slot in self._class_of), "a replica is in no class"
 
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _decayed(self, slot: int, now: float) -> float:
+        amount, when = self._recent.get(slot, (0.0, now))
+        return amount * math.exp2((when - now) / RECENT_S)
 
     def _begin(self, lease: _Lease) -> None:
         self._requests[lease.slot] += 1

@@ -42,6 +42,11 @@ class AwsSection(_Section):
     ebs_csi_role: str | None = Field(
         None, description="IAM role of the EBS CSI driver; its HyperPod statements are added as an inline policy."
     )
+    addons: tuple[str, ...] | None = Field(
+        None,
+        description="EKS add-ons to install. None: all of versions.yaml; the Inference Operator only with endpoint.",
+    )
+    addon_settings: dict[str, dict[str, Any]] = Field(default_factory=dict, description="Configuration of an add-on.")
     addon_roles: dict[str, str] = Field(
         default_factory=dict, description="Add-on name -> ARN of its service account's role."
     )

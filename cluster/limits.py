@@ -44,7 +44,7 @@ def quantity(value: str) -> Decimal:
     number, suffix = match.groups()
     if suffix in _BINARY:
         return Decimal(number) * _BINARY[suffix]
-    return Decimal(number) * Decimal(_DECIMAL[suffix] if suffix in _DECIMAL else f"1{suffix}")
+    return Decimal(number) * Decimal(_DECIMAL.get(suffix, f"1{suffix}"))
 
 
 def check_quantity(value: str) -> str:

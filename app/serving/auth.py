@@ -46,7 +46,9 @@ def tenant_salt(tenant: str | None, client_salt: str | None) -> str | None:
     """
     if tenant is None:
         return client_salt
-    return hashlib.blake2b(f"{tenant}\0{client_salt or ''}".encode(), digest_size=16, person=b"tierserve-salt").hexdigest()
+    return hashlib.blake2b(
+        f"{tenant}\0{client_salt or ''}".encode(), digest_size=16, person=b"tierserve-salt"
+    ).hexdigest()
 
 
 class ApiKeyMiddleware:

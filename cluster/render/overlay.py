@@ -1,7 +1,7 @@
 """Merging an overlay into a manifest, by the rules of Kubernetes' strategic merge that are needed here.
 
-Mappings merge key by key. Lists whose items carry a merge key (`name`, `groupName`) merge item by item, new items at the
-end; any other list is replaced. The inputs are not changed.
+Mappings merge key by key. Lists whose items carry a merge key (`name`, `groupName`) merge item by item, new items at
+the end; any other list is replaced. The inputs are not changed.
 """
 
 from typing import Any

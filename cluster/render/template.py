@@ -1,7 +1,8 @@
 """Placeholders in parsed YAML: `${path.to.value}`.
 
-Substitution happens after parsing, so no value can change a file's structure. A string that is nothing but one placeholder
-becomes the value itself, with its type; inside a longer string it becomes text. An unknown placeholder is a broken file.
+Substitution happens after parsing, so no value can change a file's structure. A string that is nothing but one
+placeholder becomes the value itself, with its type (quotes around it change nothing); inside a longer string it becomes
+text. An unknown placeholder is a broken file.
 """
 
 import re

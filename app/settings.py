@@ -159,13 +159,9 @@ class ModelSettings(_Section):
             raise ValueError("give `replicas` or `autoscaling`, not both")
         if self.l2.enabled and not self.l1.enabled:
             raise ValueError("l2 needs l1 (chunks pass through host memory): enable l1 or set `l2: {enabled: false}`")
-        owned = {"model", "served_model_name", "tokenizer", "revision", "dtype", "kv_transfer_config"} & set(
-            self.engine
-        )
+        owned = {"model", "served_model_name", "tokenizer", "revision", "dtype", "kv_transfer_config"} & set(self.engine)
         if owned:
-            raise ValueError(
-                f"engine: {', '.join(sorted(owned))} is set by tierserve: use the model's own keys instead"
-            )
+            raise ValueError(f"engine: {', '.join(sorted(owned))} is set by tierserve: use the model's own keys instead")
         block = self.block_tokens
         if self.l1.enabled and block is not None and self.l1.chunk_tokens % block:
             raise ValueError(f"l1.chunk_tokens {self.l1.chunk_tokens} must be a multiple of l0.block_tokens {block}")
@@ -223,9 +219,7 @@ class Settings(_Section):
     def _unique_ids(self) -> "Settings":
         ids = [model.id for model in self.models]
         if len(set(ids)) != len(ids):
-            raise ValueError(
-                f"two models have the same id: {', '.join(sorted(i for i in set(ids) if ids.count(i) > 1))}"
-            )
+            raise ValueError(f"two models have the same id: {', '.join(sorted(i for i in set(ids) if ids.count(i) > 1))}")
         return self
 
 

@@ -52,9 +52,7 @@ def _say(line: str) -> None:
 
 def _welcome(run: LocalRun) -> str:
     model = run.file.applications[0].settings.models[0].id
-    body = (
-        f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Why is the sky blue?"}}], "max_tokens": 48}}'
-    )
+    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Why is the sky blue?"}}], "max_tokens": 48}}'
     return f"""
 Ready: {run.url}/v1
 

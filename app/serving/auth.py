@@ -46,9 +46,7 @@ def tenant_salt(tenant: str | None, client_salt: str | None) -> str | None:
     """
     if tenant is None:
         return client_salt
-    return hashlib.blake2b(
-        f"{tenant}\0{client_salt or ''}".encode(), digest_size=16, person=b"tierserve-salt"
-    ).hexdigest()
+    return hashlib.blake2b(f"{tenant}\0{client_salt or ''}".encode(), digest_size=16, person=b"tierserve-salt").hexdigest()
 
 
 class ApiKeyMiddleware:

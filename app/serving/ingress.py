@@ -84,3 +84,5 @@ def ingress_class(auth: AuthSettings) -> Any:
     app.add_middleware(ApiKeyMiddleware, auth=auth)
     install_error_handlers(app)
     return make_fastapi_ingress(TieredIngress, endpoint_map=_ENDPOINTS, app=app)
+
+

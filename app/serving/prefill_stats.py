@@ -35,5 +35,7 @@ def _report(processor: Any, output: Any, on_prefill: OnPrefill) -> None:
         return
     stats = output.prefill_stats
     external_id = state.parent_req.external_req_id if state.parent_req is not None else state.external_req_id
-    prompt = PromptTokens(stats.num_prompt_tokens, stats.num_local_cached_tokens, stats.num_external_cached_tokens)
+    prompt = PromptTokens(
+        stats.num_prompt_tokens, stats.num_local_cached_tokens, stats.num_external_cached_tokens
+    )
     on_prefill(output.request_id, external_id, prompt)

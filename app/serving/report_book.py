@@ -1,6 +1,6 @@
 """Collects, for each request a replica is serving, what the scheduler said of its prompts. Pure; one event loop.
 
-(unknown) --open--> open --prefill, any number--> open --close--> (forgotten)
+    (unknown) --open--> open --prefill, any number--> open --close--> (forgotten)
 """
 
 from dataclasses import dataclass, field

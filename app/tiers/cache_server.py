@@ -1,6 +1,6 @@
 """One LMCache server as a child process: its command line, its start, its end. No ray, no lmcache import.
 
-absent --start()--> starting --/healthcheck answers--> running --stop() or death--> absent
+    absent --start()--> starting --/healthcheck answers--> running --stop() or death--> absent
 """
 
 import json
@@ -63,10 +63,7 @@ def server_command(spec: CacheSpec, at: CacheEndpoint) -> list[str]:
         *("--max-cpu-workers", str(spec.workers), "--max-gpu-workers", str(spec.workers)),
         # `auto` lets each side choose; the default makes a CPU engine's registration hang for 300 s.
         *("--supported-transfer-mode", "auto"),
-        *(
-            "--server-module",
-            json.dumps({"module_path": "app.tiers.server_module", "config": {"port": at.events_port}}),
-        ),
+        *("--server-module", json.dumps({"module_path": "app.tiers.server_module", "config": {"port": at.events_port}})),
         # Loaded chunks stay in L1 (the default frees them after one use).
         *("--l2-prefetch-policy", "retain"),
         # A third of vLLM's own time-out would still be a hang to a person: silent engines are dropped after 30 s.

@@ -225,3 +225,4 @@ def node_caches() -> list[Any]:
     named = ray.util.list_named_actors(all_namespaces=True)
     ours = [a["name"] for a in named if a["namespace"] == NAMESPACE and a["name"].startswith("tierserve-cache-")]
     return [ray.get_actor(name, namespace=NAMESPACE) for name in ours]
+

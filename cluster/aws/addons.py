@@ -56,7 +56,7 @@ def resolve(aws: Aws, name: str, pin: str, kubernetes: str) -> str:
 
 
 def install(aws: Aws, name: str, version: str, settings: Mapping[str, Any], waiter: Waiter) -> str:
-    """Install if missing and wait until it is active. Says what happened: created, unchanged, or a differing version."""
+    """Install if missing, wait until active. Says what happened: created, unchanged, or kept at another version."""
     found = describe(aws, name)
     if found is None:
         _create(aws, name, version, settings)

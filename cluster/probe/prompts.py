@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 from cluster.probe.client import Message, Reply
 
-_WORDS = (
+_TEXT = (
     "river stone window garden letter morning captain silver forest music bridge winter candle market island thunder "
     "paper kitchen velvet harbor pencil meadow copper ladder orange whisper mountain needle ribbon shadow tunnel anchor"
-).split()  # noqa: SIM905 - a list of words reads better as words
+)
+_WORDS = _TEXT.split()
 _SAMPLE = 400
 
 

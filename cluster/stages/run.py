@@ -51,8 +51,8 @@ def _check_aws(context: Context) -> None:
     cluster = hyperpod.describe(context.aws)
     if not cluster.eks_arn.endswith(f"cluster/{config.aws.eks_cluster}"):
         raise ClusterError(
-            f"HyperPod cluster {config.aws.hyperpod_cluster} is orchestrated by {cluster.eks_arn or 'Slurm'}, not by the "
-            f"EKS cluster {config.aws.eks_cluster}: set aws.eks_cluster"
+            f"HyperPod cluster {config.aws.hyperpod_cluster} is orchestrated by {cluster.eks_arn or 'Slurm'}, not by "
+            f"the EKS cluster {config.aws.eks_cluster}: set aws.eks_cluster"
         )
     wanted: dict[str, int] = {}
     if config.workers.instance_type is not None:

@@ -54,17 +54,18 @@ class Serving(ObjectStage):
 
     def _make_secrets(self, context: Context) -> list[Ref]:
         """Create the secrets that are not there; one that is there is never touched. In the inventory first."""
-        wanted = context.renderer.secrets()
-        refs = [Ref("v1", "Secret", context.config.namespace, each["name"]) for each in wanted]
-        inventory = self.inventory(context)
-        inventory.write([*inventory.read(), *refs])
-        made = []
-        for ref, each in zip(refs, wanted, strict=True):
+        missing = {}
+        for each in context.renderer.secrets():
+            ref = Ref("v1", "Secret", context.config.namespace, each["name"])
             content = secret_content(each, context.environment)
-            if content and context.api.get(ref) is None and context.api.create(_secret(ref, content)):
-                context.say(f"  created {ref}")
-                made += [ref] if ref.name.endswith("-api-keys") else []
-        return made
+            if content and context.api.get(ref) is None:
+                missing[ref] = content
+        inventory = self.inventory(context)
+        inventory.write([*inventory.read(), *missing])
+        made = [ref for ref, content in missing.items() if context.api.create(_secret(ref, content))]
+        for ref in made:
+            context.say(f"  created {ref}")
+        return [ref for ref in made if ref.name.endswith("-api-keys")]
 
 
 def secret_content(wanted: dict[str, Any], environment: dict[str, str]) -> dict[str, str]:

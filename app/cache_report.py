@@ -76,7 +76,7 @@ def split(prompt: PromptTokens, lookup: "tuple[int, int] | None") -> CacheReport
     computed = prompt.total - prompt.local - prompt.external
     if prompt.external == 0:
         return CacheReport(prompt.local, 0, computed, 0, 0)
-    if lookup is None:
+    if lookup is None or sum(lookup) < prompt.local + prompt.external:  # not there, or not of this load
         return CacheReport(prompt.local, prompt.external, computed, None, None)
     l1_end = min(lookup[0], prompt.local + prompt.external)
     l1 = max(0, l1_end - prompt.local)

@@ -41,7 +41,7 @@ def home() -> Path:
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 class L0Settings(_Section):
@@ -233,7 +233,14 @@ class Settings(_Section):
             raise ValueError(
                 f"two models have the same id: {', '.join(sorted(i for i in set(ids) if ids.count(i) > 1))}"
             )
+        if len({deployment_stem(name) for name in ids}) != len(ids):
+            raise ValueError(f"model ids must differ in more than . and _, or / and --: {', '.join(sorted(ids))}")
         return self
+
+
+def deployment_stem(model_id: str) -> str:
+    """A model's id as Ray Serve LLM writes it into the name of its deployment."""
+    return model_id.replace("/", "--").replace(".", "_")
 
 
 def load_settings(args: Mapping[str, Any]) -> Settings:
@@ -242,11 +249,31 @@ def load_settings(args: Mapping[str, Any]) -> Settings:
     Raises:
         SettingsError: one line per problem, with the path of the key and, for an unknown key, the nearest valid one.
     """
+    if not isinstance(args, Mapping):
+        raise SettingsError(f"args: must be a mapping that begins with `models:`, not {type(args).__name__}")
     try:
         return Settings.model_validate(dict(args))
     except ValidationError as error:
-        lines = [_explain(detail) for detail in error.errors(include_url=False)]
+        details = error.errors(include_url=False)
+        lines = [_explain(detail) for detail in details if not _follows(detail, details)]
         raise SettingsError("\n".join(lines)) from None
+
+
+def _follows(detail: ErrorDetails, details: list[ErrorDetails]) -> bool:
+    """pydantic drops an item that it refuses from its list and then complains that the list is too short."""
+    inside = [other["loc"] for other in details if other["loc"][: len(detail["loc"])] == detail["loc"]]
+    return detail["type"] == "too_short" and len(inside) > 1
+
+
+# What pydantic says in terms of Python's types, said in terms of YAML's.
+_PLAIN = {
+    "missing": "is required",
+    "model_type": "must be a mapping of keys to values",
+    "dict_type": "must be a mapping of keys to values",
+    "tuple_type": "must be a list",
+    "too_short": "must have at least one item",
+    "invalid_key": "keys must be strings",
+}
 
 
 def _explain(detail: ErrorDetails) -> str:
@@ -257,7 +284,7 @@ def _explain(detail: ErrorDetails) -> str:
         near = difflib.get_close_matches(key, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"valid here: {', '.join(known)}"
         return f"{path}: unknown key; {hint}"
-    message = detail["msg"].removeprefix("Value error, ")
+    message = _PLAIN.get(detail["type"]) or detail["msg"].removeprefix("Value error, ")
     return f"{path}: {message}" if path else message
 
 

@@ -11,7 +11,7 @@ from app import demo_model
 from app.errors import SettingsError
 from app.routing.core import RoutingCore
 from app.serving import executor, local_weights
-from app.settings import GiB, ModelSettings, Settings
+from app.settings import GiB, ModelSettings, Settings, deployment_stem
 
 # vLLM, LMCache and Ray each send usage statistics unless told otherwise.
 _SILENT = {"VLLM_NO_USAGE_STATS": "1", "LMCACHE_TRACK_USAGE": "false", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -63,7 +63,7 @@ def engine_arguments(model: ModelSettings) -> dict[str, Any]:
 
 def deployment_name(model_id: str) -> str:
     """The name of a model's deployment, as Ray Serve LLM derives it from the id and our prefix."""
-    return NAME_PREFIX + model_id.replace("/", "--").replace(".", "_")
+    return NAME_PREFIX + deployment_stem(model_id)
 
 
 def deployment_options(model: ModelSettings) -> dict[str, Any]:

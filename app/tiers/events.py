@@ -11,6 +11,7 @@ false. Nothing here imports lmcache, ray or vllm.
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import msgspec
 import zmq
@@ -30,16 +31,18 @@ def encode_lookup(request_id: str, lookup: Lookup) -> bytes:
     return msgspec.msgpack.encode(("lookup", request_id, lookup.l1_tokens, lookup.l2_tokens))
 
 
+_Tokens = Annotated[int, msgspec.Meta(ge=0)]
+# Typed, so that nothing but a lookup is even built: no recursion, no numbers that are none.
+_lookups = msgspec.msgpack.Decoder(tuple[Literal["lookup"], str, _Tokens, _Tokens])
+
+
 def decode_lookup(frame: bytes) -> tuple[str, Lookup] | None:
     """None for any other kind of message, and for anything malformed."""
     try:
-        kind, *fields = msgspec.msgpack.decode(frame, type=list)
-        if kind != "lookup":
-            return None
-        request_id, l1_tokens, l2_tokens = fields
-        return str(request_id), Lookup(int(l1_tokens), int(l2_tokens))
-    except (msgspec.DecodeError, ValueError, TypeError):
+        _, request_id, l1_tokens, l2_tokens = _lookups.decode(frame)
+    except (msgspec.DecodeError, ValueError):  # ValueError: not UTF-8
         return None
+    return request_id, Lookup(l1_tokens, l2_tokens)
 
 
 class EventPublisher:
@@ -112,6 +115,7 @@ class LookupFeed:
         request_id, lookup = decoded
         with self._arrived:
             self._lookups[request_id] = lookup
+            self._lookups.move_to_end(request_id)
             while len(self._lookups) > self._capacity:
                 self._lookups.popitem(last=False)
             self._arrived.notify_all()

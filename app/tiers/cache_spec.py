@@ -5,7 +5,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from app.settings import L2Settings, ModelSettings
+from app.settings import ModelSettings
+
 
 @dataclass(frozen=True)
 class CacheSpec:

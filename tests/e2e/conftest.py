@@ -1,4 +1,4 @@
-"""Real engines: one `tierserve serve` per module, in a process of its own, as a person would run it."""
+"""Real engines: one `tierserve serve`, in a process of its own, as a person would run it."""
 
 import os
 import signal
@@ -130,7 +130,7 @@ def leftovers() -> set[str]:
     return segments | {path.name for path in Path("/tmp").glob("tierserve-*")}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def served(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """serve_configs/local.yaml, two replicas; and afterwards the proof that Ctrl-C left nothing."""
     before = leftovers()

@@ -46,9 +46,7 @@ def _phases(process: ServeProcess, end_s: float) -> list[dict[str, Any]]:
     begun = [(at, name) for at, line in process.lines for mark, name in _PHASES.items() if line.startswith(mark)]
     ends = [at for at, _ in begun[1:]] + [end_s]
     first = [{"phase": "python and checks", "seconds": round(begun[0][0], 2)}]
-    return first + [
-        {"phase": name, "seconds": round(end - at, 2)} for (at, name), end in zip(begun, ends, strict=True)
-    ]
+    return first + [{"phase": name, "seconds": round(end - at, 2)} for (at, name), end in zip(begun, ends, strict=True)]
 
 
 @click.command("startup")

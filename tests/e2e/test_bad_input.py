@@ -114,8 +114,8 @@ JSON = st.recursive(
     max_leaves=6,
 )
 FIELDS = st.sampled_from(
-    ["messages", "prompt", "max_tokens", "temperature", "top_p", "top_k", "n", "stop", "seed", "stream", "logprobs", "echo",
-     "top_logprobs", "presence_penalty", "logit_bias", "tools", "tool_choice", "response_format", "user", "cache_salt",
+    ["messages", "prompt", "max_tokens", "temperature", "top_p", "top_k", "n", "stop", "seed", "stream", "logprobs",
+     "echo", "top_logprobs", "presence_penalty", "logit_bias", "tools", "tool_choice", "response_format", "user", "cache_salt",
      "stream_options", "min_tokens", "stop_token_ids", "kv_transfer_params", "priority", "request_id", "guided_json",
      "truncate_prompt_tokens", "prompt_logprobs", "chat_template_kwargs", "continue_final_message", "best_of", "suffix"]
 )  # fmt: skip

@@ -23,6 +23,7 @@ import functools
 import hashlib
 import io
 import json
+import mmap
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -148,10 +149,12 @@ def _written(kind: "pa.FixedShapeTensorType", payload_bytes: int, identity_bytes
         KEY_PAD: b" " * pad,
     }
     schema = pa.schema([pa.field(COLUMN, kind, nullable=False)], metadata=metadata)
+    # Pages that are never touched: bytes(n) may come from the heap and be resident, once for each worker.
+    zeros = mmap.mmap(-1, payload_bytes) if payload_bytes else b""
     values = pa.Array.from_buffers(
         kind.storage_type.value_type,
         payload_bytes * 8 // kind.value_type.bit_width,
-        [None, pa.py_buffer(bytes(payload_bytes))],
+        [None, pa.py_buffer(zeros)],
     )
     storage = pa.FixedSizeListArray.from_arrays(values, kind.storage_type.list_size)
     sink = _Around()

@@ -174,7 +174,6 @@ class CurvineL2Adapter(L2AdapterInterface):
 
         def done(found: list[bool]) -> None:
             bitmap = Bitmap(len(keys))
-            self._usage.looked_up(chunks)
             hits = {position for position, hit in zip(positions, found, strict=True) if hit}
             for position in hits:
                 bitmap.set(position)
@@ -183,6 +182,7 @@ class CurvineL2Adapter(L2AdapterInterface):
                     self._locked[keys[position]] = self._locked.get(keys[position], 0) + 1
                 self._lookups[task] = bitmap
             self._notify(self._lookup_event)
+            self._usage.looked_up(chunks)  # the request does not wait for it
 
         self._service.lookup(chunks, [None] * len(chunks), done)
         return task

@@ -21,9 +21,11 @@ then patched.
 
 import functools
 import hashlib
+import io
 import json
+import mmap
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import xxhash
@@ -147,20 +149,47 @@ def _written(kind: "pa.FixedShapeTensorType", payload_bytes: int, identity_bytes
         KEY_PAD: b" " * pad,
     }
     schema = pa.schema([pa.field(COLUMN, kind, nullable=False)], metadata=metadata)
+    # Pages that are never touched: bytes(n) may come from the heap and be resident, once for each worker.
+    zeros = mmap.mmap(-1, payload_bytes) if payload_bytes else b""
     values = pa.Array.from_buffers(
         kind.storage_type.value_type,
         payload_bytes * 8 // kind.value_type.bit_width,
-        [None, pa.py_buffer(bytes(payload_bytes))],
+        [None, pa.py_buffer(zeros)],
     )
     storage = pa.FixedSizeListArray.from_arrays(values, kind.storage_type.list_size)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema) as writer:
+    sink = _Around()
+    with pa.PythonFile(sink, mode="w") as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(pa.record_batch([pa.ExtensionArray.from_storage(kind, storage)], schema=schema))
-    blob = sink.getvalue()
-    payload = pa.ipc.open_file(blob).get_batch(0).column(0).storage.values.buffers()[1]
-    start = payload.address - blob.address
-    raw = memoryview(blob)
-    return bytes(raw[:start]), bytes(raw[start + payload_bytes :])
+    return sink.cut()
+
+
+class _Around(io.RawIOBase):
+    """Keeps what is written around a payload, not the payload: a template costs no copy of a chunk. pyarrow hands the
+    bodies of record batches over as Buffers and everything else as bytes; a test compares the result with a file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[list[bytes]] = [[]]
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        if isinstance(data, pa.Buffer):
+            self._parts.append([])
+            return int(data.size)
+        self._parts[-1].append(bytes(data))
+        return len(data)
+
+    def cut(self) -> tuple[bytes, bytes]:
+        """What came before and after the payload.
+
+        Raises:
+            PoolError: this pyarrow writes in another way.
+        """
+        if len(self._parts) != 2:
+            raise PoolError(f"pyarrow {pa.__version__} wrote {len(self._parts) - 1} buffers where one was expected")
+        return b"".join(self._parts[0]), b"".join(self._parts[1])
 
 
 def _cut(blob: bytes, identity_bytes: int) -> _Patch:

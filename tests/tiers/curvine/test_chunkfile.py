@@ -72,6 +72,20 @@ def test_a_frame_has_the_size_that_it_says(size: int, salt: str) -> None:
     assert pa.ipc.open_file(pa.py_buffer(whole)).num_record_batches == 1
 
 
+@pytest.mark.parametrize("size", [1, 8, 64, 5000, 100_000])
+def test_the_frame_is_what_pyarrow_itself_would_write(size: int) -> None:
+    frame = chunkfile.frame(family_of(size).chunk(b"h"), size)
+    checksum = "ab" * 16
+    whole = frame.head() + bytes(size) + frame.tail(checksum)
+    reader = pa.ipc.open_file(pa.py_buffer(whole))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, reader.schema) as writer:
+        writer.write_batch(reader.get_batch(0))
+    written = sink.getvalue().to_pybytes()
+    # The schema at the head keeps an empty checksum, for it is written before the payload is known.
+    assert written.replace(checksum.encode(), b"0" * 32) == whole.replace(checksum.encode(), b"0" * 32)
+
+
 def test_inspect_refuses_what_is_no_chunk(pool: Pool, tmp_path: Path) -> None:
     chunk = chunk_of(1, 4096)
     pool.put(chunk, memoryview(bytes(4096)), Landing())

@@ -13,6 +13,7 @@ Models, tiers and routing are not here: they are in the serve file that `serve_f
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,6 +29,12 @@ Quantity = Annotated[str, AfterValidator(check_quantity)]
 _KUBERNETES = re.compile(r"1\.\d{1,2}")
 _HYPERPOD_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 _IMAGE = re.compile(r"[a-z0-9.\-:]+(/[a-z0-9._\-]+)*:[A-Za-z0-9_][A-Za-z0-9._\-]{0,127}(@sha256:[0-9a-f]{64})?")
+
+
+@cache
+def _regions() -> list[str]:
+    """Known to the installed botocore: asked offline, which takes a moment."""
+    return list(BotocoreSession().get_available_regions("sagemaker"))
 
 
 class _Section(BaseModel):
@@ -54,7 +61,7 @@ class AwsSection(_Section):
     @field_validator("region")
     @classmethod
     def _known_region(cls, value: str) -> str:
-        known = BotocoreSession().get_available_regions("sagemaker")
+        known = _regions()
         if value not in known:
             raise ValueError(f"{value} is not a region with SageMaker; known: {', '.join(known)}")
         return value

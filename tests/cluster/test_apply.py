@@ -79,7 +79,9 @@ def test_ray_is_deleted_before_redis_and_the_claim_before_its_driver(world: Worl
     run.apply(world.context(), BUILD)
     world.kube.calls.clear()
     run.destroy(world.context(), ALL)
-    deleted = [path.split("/")[-1] + ":" + path.split("/")[-2] for method, path in world.kube.calls if method == "DELETE"]
+    deleted = [
+        path.split("/")[-1] + ":" + path.split("/")[-2] for method, path in world.kube.calls if method == "DELETE"
+    ]
     assert deleted.index("tierserve:rayservices") < deleted.index("tierserve-redis:statefulsets")
     assert deleted.index("tierserve-l2:persistentvolumeclaims") < deleted.index("curvine-csi-controller:deployments")
 

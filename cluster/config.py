@@ -22,6 +22,7 @@ from botocore.session import Session as BotocoreSession
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from app.errors import ClusterError
+from cluster.files import data
 from cluster.instances import instance
 from cluster.limits import NAMESPACE_NAME, RAYSERVICE_NAME, check_label, check_quantity
 
@@ -57,6 +58,16 @@ class AwsSection(_Section):
     addon_roles: dict[str, str] = Field(
         default_factory=dict, description="Add-on name -> ARN of its service account's role."
     )
+
+    @field_validator("addons")
+    @classmethod
+    def _known_addons(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        unknown = [name for name in value or () if name not in data("versions")["addons"]]
+        if unknown:
+            raise ValueError(
+                f"{', '.join(unknown)} not in versions.yaml; known: {', '.join(data('versions')['addons'])}"
+            )
+        return value
 
     @field_validator("region")
     @classmethod

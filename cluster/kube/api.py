@@ -65,6 +65,7 @@ class Api:
         before = self.get(ref)
         query = {"fieldManager": FIELD_MANAGER, "force": str(force).lower()} | ({"dryRun": "All"} if dry_run else {})
         body = {**manifest, "metadata": {**manifest["metadata"]}}
+        body["metadata"].pop("namespace", None)
         if ref.namespace:
             body["metadata"]["namespace"] = ref.namespace
         answer = self._send("PATCH", self._path(ref), query, json.dumps(body), _APPLY)

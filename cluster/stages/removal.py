@@ -10,8 +10,18 @@ from cluster.render.objects import Manifest, Ref
 from cluster.stages.context import Context
 
 _GONE_S = 900
+# Made by Curvine's CSI driver for each mount: nobody else's, and gone with it.
+_FUSE_PODS = "curvine-csi-standalone-"
 # Their controllers must live until they are gone; everything else can go at once.
-_AWAITED = {"RayService", "InferenceEndpointConfig", "PersistentVolumeClaim", "StatefulSet", "Job", "DaemonSet"}
+_AWAITED = {
+    "RayService",
+    "InferenceEndpointConfig",
+    "PersistentVolumeClaim",
+    "StatefulSet",
+    "Deployment",
+    "Job",
+    "DaemonSet",
+}
 
 
 def remove(context: Context, refs: Sequence[Ref]) -> None:
@@ -47,6 +57,8 @@ def _kept(context: Context, ref: Ref) -> str | None:
 
 
 def _alive(pod: Manifest) -> bool:
+    if pod["metadata"]["name"].startswith(_FUSE_PODS):
+        return False
     return "deletionTimestamp" not in pod["metadata"] and pod.get("status", {}).get("phase") not in (
         "Succeeded",
         "Failed",

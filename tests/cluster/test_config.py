@@ -51,6 +51,7 @@ def test_good() -> None:
         ({"storage": {"mountpath": "/mnt"}}, "storage.mountpath: "),
         ({"aws": {**GOOD["aws"], "region": "us-esat-1"}}, "aws.region: us-esat-1 is not a region with SageMaker"),
         ({"aws": {**GOOD["aws"], "hyperpod_cluster": "my_cluster"}}, "aws.hyperpod_cluster"),
+        ({"aws": {**GOOD["aws"], "addons": ["metric-server"]}}, "aws.addons: metric-server not in versions.yaml"),
         ({"aws": None}, "give `aws`, or `kube_context`"),
         ({"aws": None, "kube_context": "kind"}, "storage.backend curvine keeps its metadata on EBS"),
         ({"tiered_storage": {"memory_percent": 10}}, "tiered_storage.memory_percent"),

@@ -284,3 +284,14 @@ def test_instance_types_are_hyperpods() -> None:
 
     model = boto3.client("sagemaker", region_name="us-east-1").meta.service_model
     assert set(data("instances")) <= set(model.shape_for("ClusterInstanceType").enum)
+
+
+def test_selectors_find_the_pods_they_mean(rendered: Renderer) -> None:
+    """By labels that KubeRay does not set itself."""
+    labels = [template["metadata"]["labels"] for template in pod_templates(rendered)]
+    assert all("app.kubernetes.io/name" not in each for each in labels)
+    for budget in [o for o in objects(rendered) if o["kind"] == "PodDisruptionBudget"]:
+        wanted = budget["spec"]["selector"]["matchLabels"]
+        assert [wanted.items() <= each.items() for each in labels].count(True) == 1
+    (policy,) = [o for o in objects(rendered) if o["metadata"]["name"] == "tierserve-ray"]
+    assert all(policy["spec"]["podSelector"]["matchLabels"].items() <= each.items() for each in labels)

@@ -45,8 +45,8 @@ class Proof(Stage):
         return summary(check_report(self.run(context)))
 
     def destroy(self, context: Context) -> None:
-        for name in ("probe", "shared-write"):
-            ref = ref_of(context.renderer.check(name, probe_arguments=[]))
+        for name in ("probe", "shared-write", "shared-read"):
+            ref = ref_of(context.renderer.check(name, probe_arguments=[], writer_node=""))
             if context.options.dry_run:
                 context.say(f"  would delete {ref}")
             elif context.api.delete(ref):

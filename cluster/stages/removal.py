@@ -14,6 +14,7 @@ _GONE_S = 900
 _FUSE_PODS = "curvine-csi-standalone-"
 # Their controllers must live until they are gone; everything else can go at once.
 _AWAITED = {
+    "Namespace",
     "RayService",
     "InferenceEndpointConfig",
     "PersistentVolumeClaim",

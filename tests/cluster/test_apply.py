@@ -146,3 +146,11 @@ def test_shared_check_proves_two_nodes(world: World) -> None:
 def test_unknown_stage() -> None:
     with pytest.raises(ClusterError, match="there are: tiered-storage, operators"):
         run.chosen(["everything"])
+
+
+def test_a_stage_that_another_stands_on_is_not_destroyed_alone(world: World) -> None:
+    run.apply(world.context(), BUILD)
+    before = set(world.kube.objects)
+    with pytest.raises(ClusterError, match="stage serving stands on operators: destroy serving first"):
+        run.destroy(world.context(), run.chosen(["operators", "curvine"]))
+    assert set(world.kube.objects) == before

@@ -88,7 +88,7 @@ def _apply(context: Context, manifest: Manifest) -> None:
         if manifest["kind"] != "Job":
             raise
         # A Job cannot be changed, only made anew; ours can be repeated.
-        context.api.delete(_ref(manifest))
+        context.api.delete(_ref(manifest), dependents_first=True)
         context.waiter.gone(context.api, _ref(manifest), _CRD_S)
         change = context.api.apply(manifest)
     if change != "unchanged":

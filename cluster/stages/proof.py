@@ -49,7 +49,7 @@ class Proof(Stage):
             ref = ref_of(context.renderer.check(name, probe_arguments=[], writer_node=""))
             if context.options.dry_run:
                 context.say(f"  would delete {ref}")
-            elif context.api.delete(ref):
+            elif context.api.delete(ref, dependents_first=True):
                 context.say(f"  deleted {ref}")
 
     def run(self, context: Context, *, bench: bool = False) -> dict[str, Any]:

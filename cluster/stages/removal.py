@@ -24,6 +24,9 @@ _AWAITED = {
     "DaemonSet",
 }
 
+# They own pods (and more) that must be gone before what those use is taken away.
+_OWNERS = _AWAITED - {"Namespace", "PersistentVolumeClaim"}
+
 
 def remove(context: Context, refs: Sequence[Ref]) -> None:
     """Delete in the reverse of the order in which they were applied. With dry_run: only say so."""
@@ -40,7 +43,7 @@ def _remove_one(context: Context, ref: Ref) -> None:
         context.say(f"  {ref}: kept, {reason}")
     elif context.options.dry_run:
         context.say(f"  would delete {ref}")
-    elif context.api.delete(ref):
+    elif context.api.delete(ref, dependents_first=ref.kind in _OWNERS):
         context.say(f"  deleted {ref}")
         if ref.kind in _AWAITED:
             context.waiter.gone(context.api, ref, _GONE_S)

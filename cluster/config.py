@@ -13,6 +13,7 @@ Models, tiers and routing are not here: they are in the serve file that `serve_f
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,6 +22,7 @@ from botocore.session import Session as BotocoreSession
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from app.errors import ClusterError
+from cluster.files import data
 from cluster.instances import instance
 from cluster.limits import NAMESPACE_NAME, RAYSERVICE_NAME, check_label, check_quantity
 
@@ -28,6 +30,12 @@ Quantity = Annotated[str, AfterValidator(check_quantity)]
 _KUBERNETES = re.compile(r"1\.\d{1,2}")
 _HYPERPOD_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 _IMAGE = re.compile(r"[a-z0-9.\-:]+(/[a-z0-9._\-]+)*:[A-Za-z0-9_][A-Za-z0-9._\-]{0,127}(@sha256:[0-9a-f]{64})?")
+
+
+@cache
+def _regions() -> list[str]:
+    """Known to the installed botocore: asked offline, which takes a moment."""
+    return list(BotocoreSession().get_available_regions("sagemaker"))
 
 
 class _Section(BaseModel):
@@ -51,10 +59,20 @@ class AwsSection(_Section):
         default_factory=dict, description="Add-on name -> ARN of its service account's role."
     )
 
+    @field_validator("addons")
+    @classmethod
+    def _known_addons(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        unknown = [name for name in value or () if name not in data("versions")["addons"]]
+        if unknown:
+            raise ValueError(
+                f"{', '.join(unknown)} not in versions.yaml; known: {', '.join(data('versions')['addons'])}"
+            )
+        return value
+
     @field_validator("region")
     @classmethod
     def _known_region(cls, value: str) -> str:
-        known = BotocoreSession().get_available_regions("sagemaker")
+        known = _regions()
         if value not in known:
             raise ValueError(f"{value} is not a region with SageMaker; known: {', '.join(known)}")
         return value

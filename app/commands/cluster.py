@@ -1,5 +1,6 @@
 """`tierserve cluster`: plan, render, apply, status, verify, bench, destroy, cost."""
 
+import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -7,6 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+
+from app.errors import ClusterError
+
+if importlib.util.find_spec("boto3") is None:
+    raise ClusterError("`tierserve cluster` needs boto3: install the extra `cluster`")
 
 from cluster.config import load_config
 from cluster.files import CONFIGS

@@ -65,6 +65,7 @@ class Api:
         before = self.get(ref)
         query = {"fieldManager": FIELD_MANAGER, "force": str(force).lower()} | ({"dryRun": "All"} if dry_run else {})
         body = {**manifest, "metadata": {**manifest["metadata"]}}
+        body["metadata"].pop("namespace", None)
         if ref.namespace:
             body["metadata"]["namespace"] = ref.namespace
         answer = self._send("PATCH", self._path(ref), query, json.dumps(body), _APPLY)
@@ -73,9 +74,12 @@ class Api:
             return "created"
         return "unchanged" if _essence(before) == _essence(after) else "changed"
 
-    def delete(self, ref: Ref) -> bool:
-        """Ask for deletion, dependents first; False if it was not there. It is gone some time later."""
-        body = json.dumps({"propagationPolicy": "Foreground"})
+    def delete(self, ref: Ref, *, dependents_first: bool = False) -> bool:
+        """Ask for deletion; False if it was not there.
+
+        With `dependents_first` the object stays until all that it owns is gone: waiting for it then waits for all.
+        """
+        body = json.dumps({"propagationPolicy": "Foreground" if dependents_first else "Background"})
         answer = self._send("DELETE", self._path(ref), body=body)
         if answer.status == 404:
             return False

@@ -66,7 +66,7 @@ def eks_signer(session: Any, region: str) -> Callable[[str], str]:
         )
         request = {
             "method": "GET",
-            "url": f"https://sts.{region}.amazonaws.com/?Action=GetCallerIdentity&Version=2011-06-15",
+            "url": f"{sts.meta.endpoint_url}/?Action=GetCallerIdentity&Version=2011-06-15",
             "body": {},
             "headers": {"x-k8s-aws-id": cluster},
             "context": {},

@@ -21,6 +21,11 @@ def readiness(manifest: Manifest) -> Readiness:
     return judge(manifest) if judge else Readiness("ready", "there")
 
 
+def is_judged(kind: str) -> bool:
+    """Is there anything to wait for in objects of this kind?"""
+    return kind in _JUDGES
+
+
 def _deployment(manifest: Manifest) -> Readiness:
     status, wanted = manifest.get("status") or {}, manifest["spec"].get("replicas", 1)
     for condition in status.get("conditions") or []:

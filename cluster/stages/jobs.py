@@ -25,7 +25,7 @@ def run_job(context: Context, manifest: Manifest, timeout_s: float = 1200) -> Jo
     """
     ref = ref_of(manifest)
     assert ref.namespace is not None, ref
-    if context.api.delete(ref):
+    if context.api.delete(ref, dependents_first=True):
         context.waiter.gone(context.api, ref, _GONE_S)
     context.api.apply(manifest)
     try:

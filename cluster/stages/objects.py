@@ -3,7 +3,7 @@
 from app.errors import ClusterError
 from cluster.kube.errors import InvalidError, UnknownKindError
 from cluster.kube.inventory import Inventory
-from cluster.kube.readiness import readiness
+from cluster.kube.readiness import is_judged, readiness
 from cluster.render.objects import Manifest, Ref, in_order, labelled
 from cluster.stages.context import Context
 from cluster.stages.removal import remove
@@ -50,7 +50,7 @@ class ObjectStage(Stage):
             _apply(context, manifest)
         remove(context, [ref for ref in old if ref not in new and ref.kind not in ("Secret", "Namespace")])
         inventory.write([*[ref for ref in old if ref.kind == "Secret"], *new])
-        context.waiter.ready(context.api, new, context.options.timeout_s)
+        context.waiter.ready(context.api, [ref for ref in new if is_judged(ref.kind)], context.options.timeout_s)
 
     def inventory(self, context: Context) -> Inventory:
         return Inventory(context.api, context.config.namespace, self.name)
@@ -88,7 +88,7 @@ def _apply(context: Context, manifest: Manifest) -> None:
         if manifest["kind"] != "Job":
             raise
         # A Job cannot be changed, only made anew; ours can be repeated.
-        context.api.delete(_ref(manifest))
+        context.api.delete(_ref(manifest), dependents_first=True)
         context.waiter.gone(context.api, _ref(manifest), _CRD_S)
         change = context.api.apply(manifest)
     if change != "unchanged":

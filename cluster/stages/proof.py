@@ -45,11 +45,11 @@ class Proof(Stage):
         return summary(check_report(self.run(context)))
 
     def destroy(self, context: Context) -> None:
-        for name in ("probe", "shared-write"):
-            ref = ref_of(context.renderer.check(name, probe_arguments=[]))
+        for name in ("probe", "shared-write", "shared-read"):
+            ref = ref_of(context.renderer.check(name, probe_arguments=[], writer_node=""))
             if context.options.dry_run:
                 context.say(f"  would delete {ref}")
-            elif context.api.delete(ref):
+            elif context.api.delete(ref, dependents_first=True):
                 context.say(f"  deleted {ref}")
 
     def run(self, context: Context, *, bench: bool = False) -> dict[str, Any]:

@@ -10,8 +10,22 @@ from cluster.render.objects import Manifest, Ref
 from cluster.stages.context import Context
 
 _GONE_S = 900
+# Made by Curvine's CSI driver for each mount: nobody else's, and gone with it.
+_FUSE_PODS = "curvine-csi-standalone-"
 # Their controllers must live until they are gone; everything else can go at once.
-_AWAITED = {"RayService", "InferenceEndpointConfig", "PersistentVolumeClaim", "StatefulSet", "Job", "DaemonSet"}
+_AWAITED = {
+    "Namespace",
+    "RayService",
+    "InferenceEndpointConfig",
+    "PersistentVolumeClaim",
+    "StatefulSet",
+    "Deployment",
+    "Job",
+    "DaemonSet",
+}
+
+# They own pods (and more) that must be gone before what those use is taken away.
+_OWNERS = _AWAITED - {"Namespace", "PersistentVolumeClaim"}
 
 
 def remove(context: Context, refs: Sequence[Ref]) -> None:
@@ -29,7 +43,7 @@ def _remove_one(context: Context, ref: Ref) -> None:
         context.say(f"  {ref}: kept, {reason}")
     elif context.options.dry_run:
         context.say(f"  would delete {ref}")
-    elif context.api.delete(ref):
+    elif context.api.delete(ref, dependents_first=ref.kind in _OWNERS):
         context.say(f"  deleted {ref}")
         if ref.kind in _AWAITED:
             context.waiter.gone(context.api, ref, _GONE_S)
@@ -47,6 +61,8 @@ def _kept(context: Context, ref: Ref) -> str | None:
 
 
 def _alive(pod: Manifest) -> bool:
+    if pod["metadata"]["name"].startswith(_FUSE_PODS):
+        return False
     return "deletionTimestamp" not in pod["metadata"] and pod.get("status", {}).get("phase") not in (
         "Succeeded",
         "Failed",

@@ -6,6 +6,7 @@ from app.errors import ClusterError
 from cluster.aws import hyperpod
 from cluster.stages.context import Context
 from cluster.stages.curvine import Curvine
+from cluster.stages.objects import ObjectStage
 from cluster.stages.operators import Operators
 from cluster.stages.proof import Proof
 from cluster.stages.serving import Serving
@@ -91,7 +92,15 @@ def status(context: Context, stages: Sequence[Stage]) -> bool:
 
 
 def destroy(context: Context, stages: Sequence[Stage]) -> None:
-    """In reverse order. Stages that were never applied are passed over quickly."""
+    """In reverse order. Stages that were never applied are passed over quickly.
+
+    Raises:
+        ClusterError: a stage that would stay stands on one that would go (Ray cannot end without its operator).
+    """
+    for stage in stages:
+        for later in STAGES[STAGES.index(stage) + 1 :]:
+            if later not in stages and isinstance(later, ObjectStage) and later.inventory(context).read():
+                raise ClusterError(f"stage {later.name} stands on {stage.name}: destroy {later.name} first, or both")
     for stage in reversed(stages):
         context.say(f"{stage.name}: {stage.title}")
         stage.destroy(context)

@@ -69,10 +69,12 @@ class Serving(ObjectStage):
 
 
 def secret_content(wanted: dict[str, Any], environment: dict[str, str]) -> dict[str, str]:
-    """The values of a secret: from the environment by the key's name, else random where that makes sense."""
+    """The values of a secret: from the environment, else random where that makes sense."""
     content = {}
     for entry in wanted["keys"]:
-        value = environment.get(entry["key"]) or (secrets.token_urlsafe(32) if entry["generate"] else "")
+        value = environment.get(entry.get("from", entry["key"])) or (
+            secrets.token_urlsafe(32) if entry["generate"] else ""
+        )
         if value:
             content[entry["key"]] = value
     return content

@@ -1,5 +1,5 @@
-"""AWS in memory, behind real boto3 clients: botocore validates every request and every answer (as Stubber does), and the
-answers follow a small state instead of a fixed order."""
+"""AWS in memory, behind real boto3 clients: botocore validates every request and every answer (as Stubber does), and
+the answers follow a small state instead of a fixed order."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -107,7 +107,12 @@ class FakeAws:
 
     def on_createaddon(self, clustername: str, addonname: str, addonversion: str, **more: Any) -> dict[str, Any]:
         tags = more.get("tags", {})
-        self.addons[addonname] = {"addonName": addonname, "addonVersion": addonversion, "status": "ACTIVE", "tags": tags}
+        self.addons[addonname] = {
+            "addonName": addonname,
+            "addonVersion": addonversion,
+            "status": "ACTIVE",
+            "tags": tags,
+        }
         return {"addon": self.addons[addonname]}
 
     def on_deleteaddon(self, clustername: str, addonname: str) -> dict[str, Any]:

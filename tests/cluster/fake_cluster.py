@@ -4,6 +4,7 @@ controllers that make everything ready at once. Failures are put in by `script`.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from cluster.kube.transport import Answer, ConnectionLostError
@@ -46,14 +47,15 @@ class FakeCluster:
     calls: list[tuple[str, str]] = field(default_factory=list)
     logs: dict[str, str] = field(default_factory=dict)
     stuck: set[str] = field(default_factory=set)  # names that never become ready
+    failing: set[str] = field(default_factory=set)  # names of Jobs that fail
     owners: dict[tuple[str, str], str] = field(default_factory=dict)
     _script: list[tuple[Callable[[str, str], bool], Scripted]] = field(default_factory=list)
     _revision: int = 0
 
     def script(self, method: str, part: str, *answers: Scripted) -> None:
-        """The next requests of `method` whose path contains `part` get these answers, one each, instead of a real one."""
+        """The next requests of `method` whose path contains `part` get these answers, one each."""
         for answer in answers:
-            self._script.append((lambda m, p, method=method, part=part: m == method and part in p, answer))  # type: ignore[misc]
+            self._script.append((partial(_matches, method, part), answer))
 
     def send(
         self,
@@ -154,7 +156,11 @@ class FakeCluster:
         for (where, key), owner in self.owners.items():
             changed = where == path and key in body.get("spec", {}) and path in self.objects
             if changed and body["spec"][key] != self.objects[path]["spec"].get(key) and query["force"] != "true":
-                cause = {"reason": "FieldManagerConflict", "message": f'conflict with "{owner}"', "field": f".spec.{key}"}
+                cause = {
+                    "reason": "FieldManagerConflict",
+                    "message": f'conflict with "{owner}"',
+                    "field": f".spec.{key}",
+                }
                 return refusal(409, "Apply failed with 1 conflict", "Conflict", causes=[cause])
         return None
 
@@ -224,6 +230,9 @@ class FakeCluster:
     def _control_job(self, manifest: dict[str, Any]) -> None:
         name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
         manifest["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+        if name in self.failing:
+            message = "BackoffLimitExceeded"
+            manifest["status"] = {"conditions": [{"type": "Failed", "status": "True", "message": message}]}
         node = "node-b" if "read" in name else "node-a"
         labels = {"job-name": name}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{name}-x", "namespace": namespace}}
@@ -243,6 +252,10 @@ class FakeCluster:
         root = f"/apis/{api}" if "/" in api else f"/api/{api}"
         within = f"/namespaces/{manifest['metadata']['namespace']}" if namespaced else ""
         return f"{root}{within}/{plural}/{manifest['metadata']['name']}"
+
+
+def _matches(method: str, part: str, asked: str, path: str) -> bool:
+    return method == asked and part in path
 
 
 def _belongs(manifest: dict[str, Any], job: str) -> bool:

@@ -79,7 +79,9 @@ def test_ray_is_deleted_before_redis_and_the_claim_before_its_driver(world: Worl
     run.apply(world.context(), BUILD)
     world.kube.calls.clear()
     run.destroy(world.context(), ALL)
-    deleted = [path.split("/")[-1] + ":" + path.split("/")[-2] for method, path in world.kube.calls if method == "DELETE"]
+    deleted = [
+        path.split("/")[-1] + ":" + path.split("/")[-2] for method, path in world.kube.calls if method == "DELETE"
+    ]
     assert deleted.index("tierserve:rayservices") < deleted.index("tierserve-redis:statefulsets")
     assert deleted.index("tierserve-l2:persistentvolumeclaims") < deleted.index("curvine-csi-controller:deployments")
 
@@ -144,3 +146,11 @@ def test_shared_check_proves_two_nodes(world: World) -> None:
 def test_unknown_stage() -> None:
     with pytest.raises(ClusterError, match="there are: tiered-storage, operators"):
         run.chosen(["everything"])
+
+
+def test_a_stage_that_another_stands_on_is_not_destroyed_alone(world: World) -> None:
+    run.apply(world.context(), BUILD)
+    before = set(world.kube.objects)
+    with pytest.raises(ClusterError, match="stage serving stands on operators: destroy serving first"):
+        run.destroy(world.context(), run.chosen(["operators", "curvine"]))
+    assert set(world.kube.objects) == before

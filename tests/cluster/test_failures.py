@@ -21,8 +21,10 @@ def goes_on(world: World) -> None:
 
 
 def test_forbidden_names_the_right_and_apply_goes_on(world: World) -> None:
-    world.kube.script("PATCH", "storageclasses", refusal(403, "storageclasses.storage.k8s.io is forbidden", "Forbidden"))
-    with pytest.raises(ForbiddenError, match="cannot apply StorageClass .*access entry"):
+    world.kube.script(
+        "PATCH", "storageclasses", refusal(403, "storageclasses.storage.k8s.io is forbidden", "Forbidden")
+    )
+    with pytest.raises(ForbiddenError, match=r"cannot apply StorageClass .*access entry"):
         run.apply(world.context(), BUILD)
     assert "RayService" not in [o["kind"] for o in world.kube.objects.values()]
     goes_on(world)
@@ -58,21 +60,23 @@ def test_conflict_with_another_manager_names_it_and_changes_nothing(world: World
 
 
 def test_passing_errors_are_waited_out(world: World) -> None:
-    world.kube.script("PATCH", "namespaces/tierserve", refusal(503, "etcd leader changed"), refusal(429, "slow down"), LOST)
+    world.kube.script(
+        "PATCH", "namespaces/tierserve", refusal(503, "etcd leader changed"), refusal(429, "slow down"), LOST
+    )
     goes_on(world)
     assert world.clock.time >= 1 + 2 + 4
 
 
 def test_lasting_trouble_ends_with_a_message(world: World) -> None:
     world.kube.script("PATCH", "deployments/kuberay", *[refusal(500, "failed calling webhook")] * 6)
-    with pytest.raises(ClusterError, match="still HTTP 500 after several attempts .failed calling webhook"):
+    with pytest.raises(ClusterError, match=r"still HTTP 500 after several attempts .failed calling webhook"):
         run.apply(world.context(), BUILD)
     goes_on(world)
 
 
 def test_lost_for_good_says_that_work_is_kept(world: World) -> None:
     world.kube.script("PATCH", "deployments/kuberay", *[LOST] * 6)
-    with pytest.raises(ClusterError, match="connection to the cluster is lost.*apply again"):
+    with pytest.raises(ClusterError, match=r"connection to the cluster is lost.*apply again"):
         run.apply(world.context(), BUILD)
     goes_on(world)
 
@@ -100,9 +104,9 @@ def test_time_out_says_what_was_seen_last(world: World) -> None:
 
 
 def test_quota_of_the_namespace(world: World) -> None:
-    refused = refusal(403, 'pods is forbidden: exceeded quota: compute, requested: nvidia.com/gpu=1', "Forbidden")
+    refused = refusal(403, "pods is forbidden: exceeded quota: compute, requested: nvidia.com/gpu=1", "Forbidden")
     world.kube.script("PATCH", "rayservices", refused)
-    with pytest.raises(ClusterError, match="exceeded quota.*ResourceQuota"):
+    with pytest.raises(ClusterError, match=r"exceeded quota.*ResourceQuota"):
         run.apply(world.context(), BUILD)
     goes_on(world)
 
@@ -123,18 +127,16 @@ def test_an_invalid_object_is_explained(world: World) -> None:
 
 def test_a_job_that_changed_is_made_anew(world: World) -> None:
     run.apply(world.context(), BUILD)
-    world.kube.script("PATCH", "jobs/tierserve-prepare-pool", refusal(422, "spec.template: field is immutable", "Invalid"))
+    world.kube.script(
+        "PATCH", "jobs/tierserve-prepare-pool", refusal(422, "spec.template: field is immutable", "Invalid")
+    )
     goes_on(world)
 
 
 def test_a_failed_check_shows_the_end_of_its_log(world: World) -> None:
     run.apply(world.context(), BUILD)
     world.kube.logs["tierserve-shared-write-x"] = "dd: Transport endpoint is not connected"
-    failed = {"conditions": [{"type": "Failed", "status": "True", "message": "BackoffLimitExceeded"}]}
-    world.kube._control_job = lambda manifest, old=world.kube._control_job: (  # type: ignore[method-assign]
-        old(manifest),
-        manifest.update(status=failed),
-    )
+    world.kube.failing.add("tierserve-shared-write")
     with pytest.raises(ClusterError, match=r"BackoffLimitExceeded(?s:.*)Transport endpoint is not connected"):
         run.verify(world.context(), run.chosen(["curvine"]))
 
@@ -142,13 +144,13 @@ def test_a_failed_check_shows_the_end_of_its_log(world: World) -> None:
 class TestAws:
     def test_no_credentials(self, world: World) -> None:
         world.aws.fail("GetCallerIdentity", NoCredentialsError())
-        with pytest.raises(ClusterError, match="no usable AWS credentials.*aws configure"):
+        with pytest.raises(ClusterError, match=r"no usable AWS credentials.*aws configure"):
             run.apply(world.context(), BUILD)
         assert world.kube.calls == []
 
     def test_expired_credentials(self, world: World) -> None:
         world.aws.fail("GetCallerIdentity", error("ExpiredToken", "GetCallerIdentity"))
-        with pytest.raises(ClusterError, match="does not accept these credentials .ExpiredToken"):
+        with pytest.raises(ClusterError, match=r"does not accept these credentials .ExpiredToken"):
             run.apply(world.context(), BUILD)
 
     def test_wrong_region_names_the_clusters_that_are_there(self, world: World) -> None:
@@ -169,7 +171,7 @@ class TestAws:
         aws = world.config.aws
         assert aws is not None
         world.config = world.config.model_copy(update={"aws": aws.model_copy(update={"eks_cluster": "mine"})})
-        with pytest.raises(ClusterError, match="set aws.eks_cluster"):
+        with pytest.raises(ClusterError, match=r"set aws.eks_cluster"):
             run.apply(world.context(), BUILD)
 
     def test_denied_names_the_action(self, world: World) -> None:
@@ -185,7 +187,7 @@ class TestAws:
 
     def test_quota_of_the_account(self, world: World) -> None:
         world.aws.fail("CreateAddon", error("ResourceLimitExceeded", "CreateAddon", "too many add-ons"))
-        with pytest.raises(ClusterError, match="a quota is reached .too many add-ons"):
+        with pytest.raises(ClusterError, match=r"a quota is reached .too many add-ons"):
             run.apply(world.context(), BUILD)
         goes_on(world)
 

@@ -26,13 +26,13 @@ def segments_of(processes: list[psutil.Process]) -> set[Path]:
     return found
 
 
-def end(processes: list[psutil.Process], grace_s: float = 10.0) -> list[int]:
+def end(processes: list[psutil.Process], grace_s: float = 10.0, term_s: float = 5.0) -> list[int]:
     """Wait for `processes` to end by themselves, then terminate, then kill. Returns the pids that had to be killed."""
     _, alive = psutil.wait_procs(processes, timeout=grace_s)
     for process in alive:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
-    _, alive = psutil.wait_procs(alive, timeout=5.0)
+    _, alive = psutil.wait_procs(alive, timeout=term_s)
     for process in alive:
         with suppress(psutil.NoSuchProcess):
             process.kill()

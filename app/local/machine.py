@@ -11,6 +11,7 @@ import psutil
 
 from app.errors import MachineError
 from app.settings import GiB, ModelSettings, Settings, home
+from app.tiers.cache_spec import CacheSpec, cache_spec
 
 # Resident memory on CPU beside the KV pool, measured with SmolLM2-135M in float32: replica 1.1 GB, engine 1.9 GB.
 _REPLICA_GIB = 3.0
@@ -58,9 +59,14 @@ def _free_bytes(path: Path) -> int:
 
 def needed_bytes(settings: Settings) -> int:
     """Memory that serving `settings` on CPU takes, /dev/shm included (it is memory too)."""
-    pools = {(m.l1.gib, m.l1.chunk_tokens, str(m.l2)) for m in settings.models if m.l1.enabled}
-    l1_gib = sum(gib for gib, *_ in pools)
+    l1_gib = sum(spec.l1_gib for spec in _pools(settings))
     return int((_BASE_GIB + l1_gib + sum(_replicas(m) * _replica_gib(m) for m in settings.models)) * GiB)
+
+
+def _pools(settings: Settings) -> list[CacheSpec]:
+    """One for each cache server: models that want the same one share it."""
+    specs = [cache_spec(model, usage_stats=settings.usage_stats) for model in settings.models]
+    return list({spec.key(""): spec for spec in specs if spec is not None}.values())
 
 
 def _replicas(model: ModelSettings) -> int:
@@ -90,7 +96,7 @@ def check_machine(settings: Settings, machine: Machine) -> None:
             f"this file needs about {needed / GiB:.1f} GiB of memory, {machine.available_bytes / GiB:.1f} are free:"
             " lower `replicas`, `l0.gib` or `l1.gib`, or close something"
         )
-    shm = OBJECT_STORE_BYTES + sum(int(m.l1.gib * GiB) for m in settings.models if m.l1.enabled and m.on_cpu)
+    shm = OBJECT_STORE_BYTES + sum(int(spec.l1_gib * GiB) for spec in _pools(settings) if spec.device == "cpu")
     if machine.shm_free_bytes < shm:
         raise MachineError(
             f"/dev/shm has {machine.shm_free_bytes / GiB:.1f} GiB free, L1 and Ray need {shm / GiB:.1f}: lower `l1.gib`"

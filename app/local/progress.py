@@ -33,6 +33,9 @@ def replica_stages(logs: Path) -> list[str]:
 
 
 def _stage(file: Path) -> str | None:
-    text = file.read_text(errors="replace")
+    try:
+        text = file.read_text(errors="replace")
+    except OSError:  # rotated or removed since it was listed
+        return None
     found = [meaning for mark, meaning in _MARKS if mark in text]
     return found[-1] if found else None

@@ -30,18 +30,22 @@ def _directory() -> Path:
 
 def living_runs() -> list[RunRecord]:
     """Runs whose process is there, newest first. Notes of dead ones are removed on the way."""
-    found = sorted(_records(), key=lambda item: item[0].stat().st_mtime, reverse=True)
-    for path, record in found:
-        if not _alive(record.pid):
+    living = []
+    for _, path, record in sorted(_records(), key=lambda item: item[0], reverse=True):
+        if _alive(record.pid):
+            living.append(record)
+        else:
             path.unlink(missing_ok=True)
-    return [record for _, record in found if _alive(record.pid)]
+    return living
 
 
-def _records() -> Iterator[tuple[Path, RunRecord]]:
+def _records() -> Iterator[tuple[float, Path, RunRecord]]:
+    """(when it was written, file, record); what cannot be read (another command may be removing it) is passed over."""
     for path in _directory().glob("*.json"):
         try:
             fields = json.loads(path.read_text())
-            yield path, RunRecord(**{**fields, "models": tuple(fields["models"])})
+            record = RunRecord(**{**fields, "pid": int(fields["pid"]), "models": tuple(fields["models"])})
+            yield path.stat().st_mtime, path, record
         except (OSError, ValueError, TypeError, KeyError):
             continue
 

@@ -35,20 +35,35 @@ class ServeFile:
 def load_serve_file(path: Path) -> ServeFile:
     """Raises SettingsError, with the file and the application named, for anything that would not deploy."""
     try:
-        document = yaml.safe_load(path.read_text())
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror})") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(document, dict) or not document.get("applications"):
         raise SettingsError(f"{path}: no `applications:`; see serve_configs/local.yaml")
-    http = document.get("http_options") or {}
+    if not isinstance(document["applications"], list):
+        raise SettingsError(f"{path}: `applications:` must be a list; see serve_configs/local.yaml")
+    host, port = _http(path, document.get("http_options") or {})
     entries = tuple(_entry(path, entry) for entry in document["applications"])
-    return ServeFile(path, http.get("host", "127.0.0.1"), int(http.get("port", 8000)), entries)
+    return ServeFile(path, host, port, entries)
 
 
-def _entry(path: Path, entry: Mapping[str, Any]) -> AppEntry:
-    name = entry.get("name", "default")
+def _http(path: Path, options: Any) -> tuple[str, int]:
+    if not isinstance(options, dict):
+        raise SettingsError(f"{path}: `http_options:` must be a mapping with host and port")
+    port = options.get("port", 8000)
+    if type(port) is not int or not 0 < port < 65536:  # `true` is an int to Python
+        raise SettingsError(f"{path}: http_options.port must be a number from 1 to 65535, not {port!r}")
+    return str(options.get("host") or "127.0.0.1"), port
+
+
+def _entry(path: Path, entry: Any) -> AppEntry:
+    if not isinstance(entry, dict):
+        raise SettingsError(
+            f"{path}: each application must be a mapping with name, import_path and args, not {entry!r}"
+        )
+    name = str(entry.get("name", "default"))
     if entry.get("import_path") != IMPORT_PATH:
         raise SettingsError(f"{path}, application {name}: import_path is {entry.get('import_path')}, not {IMPORT_PATH}")
     args = entry.get("args") or {}

@@ -6,6 +6,7 @@ Pure ASGI; the keys are read once, when the application starts in its own proces
 import hashlib
 import hmac
 import os
+import re
 from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -16,6 +17,7 @@ from app.settings import ApiKeySettings, AuthSettings
 
 # Paths that a load balancer asks without a key.
 _OPEN = {"/health"}
+_STORABLE = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def key_digests(auth: AuthSettings, environment: Mapping[str, str] = os.environ) -> dict[bytes, str]:
@@ -42,13 +44,28 @@ def _key(entry: ApiKeySettings, environment: Mapping[str, str]) -> str:
 def tenant_salt(tenant: str | None, client_salt: str | None) -> str | None:
     """The cache salt of a request: the tenant's own space, and inside it the client's `cache_salt` if it gave one.
 
-    Without a tenant the client's salt stands as it is. The result keeps to what LMCache allows (hex).
+    Without a tenant the client's salt stands as it is, as far as LMCache can store it (`storable_salt`).
     """
     if tenant is None:
-        return client_salt
-    return hashlib.blake2b(
-        f"{tenant}\0{client_salt or ''}".encode(), digest_size=16, person=b"tierserve-salt"
-    ).hexdigest()
+        return storable_salt(client_salt)
+    return _digest(f"{tenant}\0{client_salt or ''}")
+
+
+def storable_salt(salt: str | None) -> str | None:
+    """`salt`, or its digest if it holds what LMCache refuses: there such a salt (any base64 with a slash, say) is an
+    exception in the engine's scheduler, which ends the engine."""
+    return salt if salt is None or _STORABLE.fullmatch(salt) else _digest(salt)
+
+
+def _digest(text: str) -> str:
+    data = text.encode(errors="surrogatepass")
+    return hashlib.blake2b(data, digest_size=16, person=b"tierserve-salt").hexdigest()
+
+
+def _path(scope: Scope) -> str:
+    """The path without the application's route prefix, which ASGI leaves in front of it."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", "").rstrip("/"))
 
 
 class ApiKeyMiddleware:
@@ -59,7 +76,7 @@ class ApiKeyMiddleware:
         self._tenants = key_digests(auth)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not self._tenants or scope["path"] in _OPEN or scope["method"] == "OPTIONS":
+        if scope["type"] != "http" or not self._tenants or _path(scope) in _OPEN or scope["method"] == "OPTIONS":
             await self._app(scope, receive, send)
             return
         tenant = self._tenant(dict(scope["headers"]).get(b"authorization", b""))

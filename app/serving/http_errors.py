@@ -13,6 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 logger = logging.getLogger(__name__)
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+_KEY = re.compile(r"[a-z_][a-z0-9_]*")
+_TYPE_NAMES = {"str", "int", "float", "bool", "bytes", "none", "list", "tuple", "dict", "set"}
 # Ray appends this to messages that are otherwise meant for the client; the id is in the header x-request-id anyway.
 _NOISE = re.compile(r"\s*\(Request ID: [^)]*\)")
 # What a replica or its process may raise while it is being replaced: the client should simply try again.
@@ -46,9 +48,11 @@ async def _on_invalid_request(_: Request, error: Exception) -> Response:
 def _param(loc: Any) -> str | None:
     """`('body', 'messages', 0, 'ChatCompletionUserMessageParam', 'content')` -> `messages[0].content`.
 
-    The names of types that a union tried stand among the keys; unlike keys they hold capitals or brackets.
+    The names of types that a union tried stand among the keys; unlike keys they hold capitals or brackets, or are
+    those of Python's own types.
     """
-    parts = [p for p in loc if p != "body" and (isinstance(p, int) or re.fullmatch(r"[a-z_][a-z0-9_]*", str(p)))]
+    keys = loc[1:]  # behind where it was looked for: body, query, path
+    parts = [part for part in keys if isinstance(part, int) or (_KEY.fullmatch(part) and part not in _TYPE_NAMES)]
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".") or None
 
 
@@ -96,14 +100,22 @@ def response_to(error: Exception) -> Response:
     Exceptions of other processes arrive as classes made on the fly, so they are told apart by name and attributes.
     """
     names = {cls.__name__ for cls in type(error).__mro__}
-    status = getattr(error, "status_code", None)
-    if isinstance(status, int) and 400 <= status < 500:
-        return error_response(status, str(getattr(error, "message", None) or getattr(error, "detail", error)))
     if "BackPressureError" in names:
         return error_response(503, "All replicas are busy and the queue is full. Try again shortly.", code="overloaded")
+    status = getattr(error, "status_code", None)
+    if isinstance(status, int) and 400 <= status < 500:
+        return error_response(status, _message_of(error))
     if names & _UNAVAILABLE:
         return error_response(503, "The model has no running replica at the moment. Try again shortly.")
     if "VLLMValidationError" in names:
-        return error_response(400, str(error))
+        return error_response(400, _message_of(error), param=getattr(error, "parameter", None))
     logger.error("a request failed unexpectedly", exc_info=error)
     return error_response(500, "The server failed to answer this request.")
+
+
+def _message_of(error: Exception) -> str:
+    """What the error says. One that was raised in a replica prints as its whole traceback there: its cause does not."""
+    cause = getattr(error, "cause", None)
+    said = cause if isinstance(cause, Exception) else error
+    message = getattr(said, "message", None) or getattr(said, "detail", None)
+    return str(message or (said.args[0] if said.args else said))

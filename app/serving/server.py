@@ -14,6 +14,7 @@ from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer
 
 from app.cache_report import CacheReport, PromptTokens, split, total
+from app.serving.auth import storable_salt
 from app.serving.executor import use_one_process
 from app.serving.prefill_stats import tap_prefill_stats
 from app.serving.report_book import ReportBook
@@ -85,17 +86,18 @@ class TieredLLMServer(LLMServer):
     async def _call(self, method: Any, request: Any, raw_request_info: Any) -> AsyncGenerator[Any, None]:
         # An id of our own: clients may repeat theirs, and the engine's word on a prompt comes back under this one.
         request.request_id = uuid4().hex
-        self._book.open(request.request_id)
-        try:
-            return await method(request, raw_request_info)  # type: ignore[no-any-return]
-        except BaseException:
-            self._book.close(request.request_id)
-            raise
+        # Callers through handles (app.client) skip the ingress: their salts are looked at here.
+        if hasattr(request, "cache_salt"):
+            request.cache_salt = storable_salt(request.cache_salt)
+        return await method(request, raw_request_info)  # type: ignore[no-any-return]
 
     async def _reported(self, request: Any, responses: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
         """Pass `responses` on, with the cache report written into the one that carries the usage."""
         options = getattr(request, "stream_options", None)
         in_stream = bool(getattr(request, "stream", False) and options and options.include_usage)
+        # Not before: the engine begins with the first step of `responses`, and a generator that is dropped before its
+        # own first step never reaches its `finally`.
+        self._book.open(request.request_id)
         try:
             async for response in responses:
                 if getattr(response, "usage", None) is not None:

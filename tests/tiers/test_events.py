@@ -14,7 +14,7 @@ from tests.conftest import WaitUntil
 
 @pytest.fixture
 def pair(unused_port: int, wait_until: WaitUntil) -> Iterator[tuple[EventPublisher, LookupFeed]]:
-    """A publisher and a feed that hear each other: a subscription takes a moment, so one message is sent until it is."""
+    """A publisher and a feed that hear each other: a subscription takes a moment."""
     publisher = EventPublisher("127.0.0.1", unused_port)
     feed = LookupFeed(f"tcp://127.0.0.1:{unused_port}", capacity=10)
 

@@ -1,0 +1,114 @@
+"""Made-up machines: each thing that is missing is one line that names the remedy."""
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.errors import MachineError
+from app.local.machine import OBJECT_STORE_BYTES, Machine, check_machine, check_port, needed_bytes
+from app.settings import GiB, Settings, load_settings
+
+FIT = Machine("Linux", "x86_64", frozenset({"avx2"}), 64 * GiB, 16 * GiB, 100 * GiB)
+
+
+def settings(*models: dict[str, Any]) -> Settings:
+    return load_settings({"models": [{"id": f"m{number}", **model} for number, model in enumerate(models)]})
+
+
+def refusal(machine: Machine, of: Settings | None = None) -> str:
+    with pytest.raises(MachineError) as caught:
+        check_machine(of or settings({"replicas": 2}), machine)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_fit_machine_passes() -> None:
+    check_machine(settings({"replicas": 2}), FIT)
+
+
+@pytest.mark.parametrize(("field", "value"), [("system", "Darwin"), ("architecture", "aarch64")])
+def test_another_platform(field: str, value: str) -> None:
+    message = refusal(replace(FIT, **{field: value}))
+    assert value in message
+    assert "needs Linux on x86-64" in message
+
+
+def test_a_cpu_without_avx2() -> None:
+    assert "use another machine, or the gpu extra" in refusal(replace(FIT, cpu_flags=frozenset({"sse4_2"})))
+    check_machine(settings({"accelerator": "gpu"}), replace(FIT, cpu_flags=frozenset()))
+
+
+def test_too_little_memory_says_how_much_and_what_to_lower() -> None:
+    wanted = settings({"replicas": 2})
+    message = refusal(replace(FIT, available_bytes=needed_bytes(wanted) - 1), wanted)
+    assert "needs about 11.0 GiB of memory" in message
+    assert "lower `replicas`, `l0.gib` or `l1.gib`" in message
+    check_machine(wanted, replace(FIT, available_bytes=needed_bytes(wanted)))
+
+
+def test_too_little_shared_memory() -> None:
+    need = OBJECT_STORE_BYTES + GiB
+    message = refusal(replace(FIT, shm_free_bytes=need - 1))
+    assert "lower `l1.gib`, or enlarge it (mount -o remount,size=4G /dev/shm; in a container --shm-size)" in message
+    check_machine(settings({}), replace(FIT, shm_free_bytes=need))
+
+
+def test_no_disk(tmp_path: Path) -> None:
+    message = refusal(replace(FIT, home_free_bytes=GiB))
+    assert str(tmp_path / "home") in message
+    assert "set TIERSERVE_HOME" in message
+
+
+def test_memory_grows_with_replicas_pools_and_weights(tmp_path: Path) -> None:
+    one = needed_bytes(settings({}))
+    assert needed_bytes(settings({"replicas": 3})) == one + 2 * 4 * GiB
+    assert needed_bytes(settings({"autoscaling": {"max_replicas": 3}})) == one + 2 * 4 * GiB
+    assert needed_bytes(settings({"l1": {"gib": 5}})) == one + 4 * GiB
+    assert needed_bytes(settings({"l0": {"gib": 3}})) == one + 2 * GiB
+    assert needed_bytes(settings({"l1": {"enabled": False}, "l2": {"enabled": False}})) == one - GiB
+    with (tmp_path / "model.safetensors").open("wb") as weights:
+        weights.truncate(2 * GiB)
+    assert needed_bytes(settings({"source": str(tmp_path)})) == one + int(1.4 * GiB)
+
+
+def test_models_pay_for_one_pool_only_if_they_share_it() -> None:
+    shared = needed_bytes(settings({}, {}))
+    assert needed_bytes(settings({}, {"l1": {"eviction_policy": "ARC"}})) == shared + GiB
+    assert needed_bytes(settings({}, {"l2": {"path": "/elsewhere"}})) == shared + GiB
+    check_machine(settings({}, {}), replace(FIT, shm_free_bytes=OBJECT_STORE_BYTES + GiB))
+    refusal(replace(FIT, shm_free_bytes=OBJECT_STORE_BYTES + GiB), settings({}, {"l1": {"workers": 3}}))
+
+
+def test_this_machine_can_be_read() -> None:
+    machine = Machine.read()
+    assert machine.system
+    assert machine.available_bytes > 0
+    assert machine.home_free_bytes > 0, "a home that does not exist yet is measured where it will be"
+
+
+def test_a_free_port_passes_and_a_taken_one_names_the_next(unused_port: int) -> None:
+    check_port("127.0.0.1", unused_port)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", unused_port))
+        other.listen()
+        with pytest.raises(MachineError, match=f"port {unused_port} .* `make serve PORT={unused_port + 1}`"):
+            check_port("127.0.0.1", unused_port)
+
+
+def test_a_port_whose_last_connection_just_ended_is_free(unused_port: int) -> None:
+    """A second `make serve` must not wait for TIME_WAIT."""
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", unused_port))
+        server.listen()
+        with socket.create_connection(("127.0.0.1", unused_port)):
+            server.accept()[0].close()  # the server's end closes first: it keeps TIME_WAIT
+    check_port("127.0.0.1", unused_port)
+
+
+def test_a_host_that_is_not_here() -> None:
+    with pytest.raises(MachineError, match="port 80 on 192.0.2.1 cannot be used"):
+        check_port("192.0.2.1", 80)

@@ -1,0 +1,208 @@
+"""Whatever goes wrong, a client reads OpenAI's error shape, and no name of ours, Ray's or Python's in it."""
+
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from pydantic import BaseModel, Field
+from ray.exceptions import ActorDiedError, RayTaskError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+from starlette.exceptions import HTTPException
+from starlette.responses import StreamingResponse
+from starlette.testclient import TestClient
+from vllm.exceptions import VLLMValidationError
+
+from app.serving.http_errors import ModelNotFound, install_error_handlers
+
+
+class Image(BaseModel):
+    url: str
+
+
+class MessageParam(BaseModel):
+    role: str
+    content: str | list[Image]
+
+
+class Body(BaseModel):
+    messages: list[MessageParam] = Field(min_length=1)
+    max_tokens: int = Field(8, ge=1)
+    prompt: str | list[int] = ""
+
+
+class RefusedError(Exception):
+    """Shaped as Ray's OpenAIHTTPException is."""
+
+    def __init__(self, status_code: int, message: str, internal_message: str = "secret") -> None:
+        self.status_code, self.message, self.internal_message = status_code, message, internal_message
+
+
+RAISED: list[Exception] = []
+
+
+def served() -> FastAPI:
+    app = FastAPI()
+    install_error_handlers(app)
+
+    @app.post("/chat")
+    def chat(body: Body) -> Body:
+        return body
+
+    @app.get("/items/{number}")
+    def item(number: int, limit: int = 1) -> int:
+        return number * limit
+
+    @app.get("/raise")
+    def fail() -> None:
+        raise RAISED.pop()
+
+    @app.get("/stream")
+    def stream() -> StreamingResponse:
+        def pieces() -> Any:
+            yield "data: 1\n\n"
+            raise ValueError("too late to say so")
+
+        return StreamingResponse(pieces())
+
+    return app
+
+
+@pytest.fixture
+def client() -> TestClient:
+    return TestClient(served(), raise_server_exceptions=False)
+
+
+def error_of(response: Any, status: int) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    message = body["error"]["message"]
+    assert isinstance(message, str)
+    assert message
+    for name in ("Error(", "Traceback", 'File "', "ray", "vllm", "pydantic", "Param", "Body", "secret", "RequestID"):
+        assert name not in message, f"{name} leaks: {message}"
+    return dict(body["error"])
+
+
+def raised(client: TestClient, error: Exception) -> Any:
+    RAISED.append(error)
+    return client.get("/raise")
+
+
+def in_replica(cause: Exception) -> Exception:
+    """An exception as it arrives from another process: it prints as that process's traceback."""
+    trace = f'Traceback (most recent call last):\n  File "/opt/ray/secret.py", line 1\n{type(cause).__name__}: {cause}'
+    arrived = RayTaskError("chat", trace, cause).as_instanceof_cause()
+    assert isinstance(arrived, Exception)
+    return arrived
+
+
+@pytest.mark.parametrize("body", [b"{", b"", b"[1,", b'{"messages": nope}', b"\xff\xfe"])
+def test_malformed_json(client: TestClient, body: bytes) -> None:
+    error = error_of(client.post("/chat", content=body, headers={"content-type": "application/json"}), 400)
+    assert error["type"] == "invalid_request_error"
+
+
+def test_json_that_does_not_parse_says_so(client: TestClient) -> None:
+    error = error_of(client.post("/chat", content=b"{", headers={"content-type": "application/json"}), 400)
+    assert error["code"] == "invalid_json"
+    assert error["message"].startswith("The body is not valid JSON: ")
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [{"content": "hi"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": "a"}, {"role": 1, "content": "a"}]}, "messages[1].role"),
+        ({"messages": [{"role": "user", "content": "a"}], "max_tokens": 0}, "max_tokens"),
+        ({"messages": [{"role": "user", "content": "a"}], "max_tokens": "many"}, "max_tokens"),
+        ({"messages": [{"role": "user", "content": "a"}], "prompt": 1.5}, "prompt"),
+    ],
+)
+def test_a_wrong_field_is_named_by_its_path_alone(client: TestClient, body: Any, param: str) -> None:
+    error = error_of(client.post("/chat", json=body), 400)
+    assert error["param"] == param
+    assert error["message"].startswith(f"{param}: ")
+    assert error["code"] == "invalid_parameter"
+
+
+def test_a_body_that_is_no_object(client: TestClient) -> None:
+    assert error_of(client.post("/chat", json=[1]), 400)["param"] is None
+
+
+def test_fields_outside_the_body(client: TestClient) -> None:
+    assert error_of(client.get("/items/x"), 400)["param"] == "number"
+    assert error_of(client.get("/items/1?limit=x"), 400)["param"] == "limit"
+
+
+def test_no_such_path_and_no_such_method(client: TestClient) -> None:
+    assert error_of(client.get("/nowhere"), 404)["type"] == "not_found_error"
+    response = client.get("/chat")
+    error_of(response, 405)
+    assert response.headers["allow"] == "POST"
+
+
+def test_an_unknown_model(client: TestClient) -> None:
+    error = error_of(raised(client, ModelNotFound("gpt", ["b", "a"])), 404)
+    assert error["code"] == "model_not_found"
+    assert error["message"] == "The model `gpt` does not exist. Available here: a, b."
+
+
+def test_http_exceptions_keep_status_and_headers(client: TestClient) -> None:
+    response = raised(client, HTTPException(429, "Slow down. (Request ID: 12-ab)", {"Retry-After": "7"}))
+    error = error_of(response, 429)
+    assert (error["message"], error["type"]) == ("Slow down.", "rate_limit_error")
+    assert response.headers["retry-after"] == "7"
+
+
+@pytest.mark.parametrize("wrap", [lambda error: error, in_replica], ids=["here", "in a replica"])
+def test_refusals_by_the_engine_are_the_clients_to_read(client: TestClient, wrap: Any) -> None:
+    error = error_of(raised(client, wrap(RefusedError(400, "The prompt is too long. (Request ID: ab)"))), 400)
+    assert (error["message"], error["type"]) == ("The prompt is too long.", "invalid_request_error")
+
+
+@pytest.mark.parametrize("wrap", [lambda error: error, in_replica], ids=["here", "in a replica"])
+def test_values_that_vllm_refuses(client: TestClient, wrap: Any) -> None:
+    refused = VLLMValidationError("max_tokens must be at least 1.", parameter="max_tokens", value=0)
+    error = error_of(raised(client, wrap(refused)), 400)
+    assert (error["message"], error["param"]) == ("max_tokens must be at least 1.", "max_tokens")
+
+
+@pytest.mark.parametrize("status", [503, 429])
+@pytest.mark.parametrize("wrap", [lambda error: error, in_replica], ids=["here", "in a replica"])
+def test_a_full_queue(client: TestClient, wrap: Any, status: int) -> None:
+    response = raised(client, wrap(BackPressureError(3, 3, status)))
+    assert error_of(response, 503)["code"] == "overloaded"
+    assert response.headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize("error", [DeploymentUnavailableError.__new__(DeploymentUnavailableError), ActorDiedError()])
+def test_a_replica_that_is_gone(client: TestClient, error: Exception) -> None:
+    assert error_of(raised(client, error), 503)["type"] == "server_error"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("internal secret"),
+        KeyError("secret"),
+        RefusedError(500, "secret of the engine"),
+        in_replica(RuntimeError("secret")),
+        in_replica(TypeError("secret")),
+    ],
+)
+def test_anything_else_tells_nothing(client: TestClient, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    said = error_of(raised(client, error), 500)
+    assert (said["type"], said["message"]) == ("server_error", "The server failed to answer this request.")
+    assert "a request failed unexpectedly" in caplog.text, "who runs the server must find it in the log"
+
+
+def test_a_stream_that_fails_after_it_began_is_cut_off() -> None:
+    with pytest.raises(ValueError, match="too late"):
+        TestClient(served()).get("/stream")

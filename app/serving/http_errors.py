@@ -12,6 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 
+# Set in a request's state once its body has been read: what goes wrong before is the client's doing.
+PARSED = "parsed"
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 _KEY = re.compile(r"[a-z_][a-z0-9_]*")
 _TYPE_NAMES = {"str", "int", "float", "bool", "bytes", "none", "list", "tuple", "dict", "set"}
@@ -80,6 +82,7 @@ class _LastResort:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
+        state: dict[str, Any] = scope.setdefault("state", {})  # shared with the request's `state`
 
         async def watched(message: Message) -> None:
             nonlocal started
@@ -91,7 +94,15 @@ class _LastResort:
         except Exception as error:
             if scope["type"] != "http" or started:
                 raise
-            await response_to(error)(scope, receive, send)
+            unread = scope["method"] == "POST" and PARSED not in state
+            await (_unreadable(error) if unread else response_to(error))(scope, receive, send)
+
+
+def _unreadable(error: Exception) -> Response:
+    """vLLM's validators run while the body is read, and some raise what is no refusal (a TypeError on null messages)."""
+    if isinstance(error, (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)):
+        return error_response(400, "The body does not have the shape of a request to this endpoint.")
+    return response_to(error)
 
 
 def response_to(error: Exception) -> Response:

@@ -20,8 +20,9 @@ from app.routing import policy as routing
 from app.routing.core import RoutingCore
 from app.routing.registry import find_core
 from app.serving.auth import ApiKeyMiddleware, tenant_salt
-from app.serving.http_errors import ModelNotFound, install_error_handlers
+from app.serving.http_errors import PARSED, ModelNotFound, install_error_handlers
 from app.serving.llm_config import deployment_name
+from app.serving.request_checks import check_body
 from app.settings import Settings
 
 _ENDPOINTS: dict[str, Callable[[FastAPI], Any]] = {
@@ -57,7 +58,10 @@ class TieredIngress(OpenAiIngress):
     async def _get_response(
         self, *, body: Any, call_method: str, raw_request: Request | None = None
     ) -> AsyncGenerator[Any, None]:
+        if raw_request is not None:
+            setattr(raw_request.state, PARSED, True)
         self._check_model(body.model)
+        check_body(body)
         if raw_request is not None and hasattr(body, "cache_salt"):
             body.cache_salt = tenant_salt(getattr(raw_request.state, "tenant", None), body.cache_salt)
         responses = super()._get_response(body=body, call_method=call_method, raw_request=raw_request)

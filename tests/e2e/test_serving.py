@@ -201,7 +201,7 @@ def test_routing_explains_itself_and_keeps_a_prompt_where_it_is(http: httpx.Clie
     assert len(served_by) == 1
 
 
-async def test_many_at_once_are_all_answered_and_accounted_for(served: Served, sdk: Client) -> None:
+async def test_many_at_once_are_all_answered_and_accounted_for(served: Served) -> None:
     async with httpx.AsyncClient(base_url=served.url, timeout=300) as client:
         prompts = [LONG[start : start + 1500] for start in range(0, 1200, 300)]
         bodies = [chat_body(prompts[n % len(prompts)], cache_salt="many") for n in range(16)]
@@ -291,33 +291,35 @@ def test_a_taken_port_is_one_line(served: Served) -> None:
 # -- faults -----------------------------------------------------------------------------------------------------------
 
 
-async def test_killing_the_cache_server_fails_no_request(served: Served, sdk: Client, replicas: list[str]) -> None:
+def test_killing_the_cache_server_fails_no_request(served: Served, sdk: Client, replicas: list[str]) -> None:
     (victim,) = served.pids_of("app.tiers.launcher")
     engines = served.pids_of("VLLM::EngineCore")
-    prompts = [LONG[start : start + 1200] for start in range(0, 1200, 200)]
-    async with httpx.AsyncClient(base_url=served.url, timeout=300) as client:
-
-        async def ask(n: int) -> httpx.Response:
-            await asyncio.sleep(n * 0.5)
-            return await client.post("/v1/chat/completions", json=chat_body(prompts[n % 6], cache_salt="kill"))
-
-        asking = [asyncio.ensure_future(ask(n)) for n in range(20)]
-        await asyncio.sleep(1.5)
-        os.kill(victim, signal.SIGKILL)
-        responses = await asyncio.gather(*asking)
-    assert [response.status_code for response in responses] == [200] * 20
+    assert asyncio.run(statuses_while_killing(served, victim)) == [200] * 20
     assert served.pids_of("VLLM::EngineCore") == engines
     first, second = replicas
-    asked = 0
 
     def hits_l1() -> bool:
         """A prompt computed on one replica is loaded from L1 by the other: both engines are attached again."""
-        nonlocal asked
-        asked += 1
         salt = uuid4().hex
         sdk.on_replica(first).chat(LONG[:900], max_tokens=1, cache_salt=salt)
         report = sdk.on_replica(second).chat(LONG[:900], max_tokens=1, cache_salt=salt).report
         return report is not None and bool(report.l1)
 
-    await asyncio.to_thread(wait_for, "L1 is in use again", hits_l1, 60)
+    wait_for("L1 is in use again", hits_l1, 60)
     assert sdk.cache_status()["cache"]["restarts"] == 1
+
+
+async def statuses_while_killing(served: Served, victim: int) -> list[int]:
+    """Send a request every half second, and end the cache server after a few."""
+    prompts = [LONG[start : start + 1200] for start in range(0, 1200, 200)]
+    async with httpx.AsyncClient(base_url=served.url, timeout=300) as client:
+
+        async def ask(n: int) -> int:
+            await asyncio.sleep(n * 0.5)
+            body = chat_body(prompts[n % 6], cache_salt="kill")
+            return (await client.post("/v1/chat/completions", json=body)).status_code
+
+        asking = [asyncio.ensure_future(ask(n)) for n in range(20)]
+        await asyncio.sleep(1.5)
+        os.kill(victim, signal.SIGKILL)
+        return await asyncio.gather(*asking)

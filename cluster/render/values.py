@@ -68,6 +68,8 @@ def _storage(config: ClusterConfig, serve: ServeDocument) -> dict[str, Any]:
         "rpc_timeout_ms": str(storage.rpc_timeout_ms),
         "read_ahead_kb": str(storage.read_ahead_kb),
         "pool": str(_pool(config, serve)),
+        # LMCache's in-process mode has another file format: never among the files of our pool.
+        "endpoint_pool": f"{storage.mount_path}/endpoint",
     }
 
 

@@ -25,6 +25,8 @@ class Row:
     l2_s: float
     l0_s: float
     pause_s: float
+    # Of the shape that `tierserve bench ttft` has; here it would need a third replica, on the second one's node.
+    l1_s: float | None = None
 
     @property
     def complete(self) -> bool:

@@ -1,5 +1,6 @@
 """Every value that a placeholder in cluster/manifests and cluster/charts may name, made from the configuration."""
 
+from math import floor
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -7,6 +8,7 @@ from app.errors import ClusterError
 from cluster.config import ClusterConfig
 from cluster.files import data
 from cluster.instances import instance
+from cluster.limits import quantity
 from cluster.render.serve_document import ServeDocument
 from cluster.render.sizing import worker_size
 
@@ -43,6 +45,7 @@ def values(config: ClusterConfig, serve: ServeDocument) -> dict[str, Any]:
             "max_count": config.workers.max_count or config.workers.count,
             "cpu": size.cpu,
             "memory": size.memory,
+            "num_cpus": str(max(1, floor(quantity(size.cpu)))),
             "gpus": str(size.gpus),
             "shm": size.shm,
             "object_store_bytes": str(size.object_store_bytes),
@@ -68,6 +71,8 @@ def _storage(config: ClusterConfig, serve: ServeDocument) -> dict[str, Any]:
         "rpc_timeout_ms": str(storage.rpc_timeout_ms),
         "read_ahead_kb": str(storage.read_ahead_kb),
         "pool": str(_pool(config, serve)),
+        # LMCache's in-process mode has another file format: never among the files of our pool.
+        "endpoint_pool": f"{storage.mount_path}/endpoint",
     }
 
 

@@ -2,8 +2,10 @@
 
 from cluster.aws import addons, iam
 from cluster.files import data
+from cluster.render.objects import PART_OF, Ref
 from cluster.stages.context import Context
 from cluster.stages.objects import ObjectStage
+from cluster.stages.removal import remove
 from cluster.stages.stage import StageStatus
 
 _INFERENCE = "amazon-sagemaker-hyperpod-inference"
@@ -35,6 +37,7 @@ class Operators(ObjectStage):
 
     def destroy(self, context: Context) -> None:
         super().destroy(context)
+        self._destroy_home(context)
         for name in reversed(wanted_addons(context)):
             if context.options.dry_run:
                 context.say(f"  would delete add-on {name} if this project made it")
@@ -42,6 +45,15 @@ class Operators(ObjectStage):
                 context.say(f"  add-on {name}: {addons.remove(context.aws, name)}")
         if context.config.aws and context.config.aws.ebs_csi_role and not context.options.dry_run:
             context.say(f"  policy {iam.POLICY}: {iam.remove(context.aws)}")
+
+    def _destroy_home(self, context: Context) -> None:
+        """Our namespace is made just before the first inventory is: stopped in between, none names it."""
+        if context.options.dry_run:
+            return
+        home = Ref("v1", "Namespace", None, context.config.namespace)
+        found = context.api.get(home)
+        if found and PART_OF.items() <= (found["metadata"].get("labels") or {}).items():
+            remove(context, [home])
 
     def _apply_iam(self, context: Context) -> None:
         if not (context.config.aws and context.config.aws.ebs_csi_role):

@@ -2,6 +2,7 @@
 the answers follow a small state instead of a fixed order."""
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import boto3
@@ -28,21 +29,8 @@ class FakeAws:
     _busy: int = 0
 
     def client(self, name: str, region_name: str | None = None, config: Any = None) -> Any:
-        keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
-        client = boto3.client(name, region_name=region_name or "us-east-1", config=config, **keys)
-        seen: dict[str, Any] = {}
-
-        def keep(params: dict[str, Any], model: Any, **_: Any) -> None:
-            seen[model.name] = params
-
-        def answer(model: Any, **_: Any) -> tuple[Any, dict[str, Any]]:
-            parsed = self.answer(model.name, seen[model.name])
-            if model.output_shape is not None:
-                validate_parameters(parsed, model.output_shape)
-            return AWSResponse("https://aws", 200, {}, None), parsed
-
-        client.meta.events.register_first("before-parameter-build.*.*", keep)
-        client.meta.events.register_first("before-call.*.*", answer)
+        client, current = _client(name)
+        current.append(self)
         return client
 
     def fail(self, operation: str, *errors: Exception) -> None:
@@ -122,6 +110,27 @@ class FakeAws:
         if volumeids[0] not in self.volumes:
             raise error("InvalidVolume.NotFound", "DescribeVolumes", "does not exist")
         return {"Volumes": [{"VolumeId": volumeids[0]}]}
+
+
+@cache
+def _client(name: str) -> tuple[Any, list[FakeAws]]:
+    """A client takes a while to make: one per service for all tests; the last world in the list answers."""
+    client = boto3.client(name, region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test")
+    seen: dict[str, Any] = {}
+    current: list[FakeAws] = []
+
+    def keep(params: dict[str, Any], model: Any, **_: Any) -> None:
+        seen[model.name] = params
+
+    def answer(model: Any, **_: Any) -> tuple[Any, dict[str, Any]]:
+        parsed = current[-1].answer(model.name, seen[model.name])
+        if model.output_shape is not None:
+            validate_parameters(parsed, model.output_shape)
+        return AWSResponse("https://aws", 200, {}, None), parsed
+
+    client.meta.events.register_first("before-parameter-build.*.*", keep)
+    client.meta.events.register_first("before-call.*.*", answer)
+    return client, current
 
 
 def error(code: str, operation: str, message: str = "no") -> ClientError:

@@ -49,6 +49,7 @@ class FakeCluster:
     stuck: set[str] = field(default_factory=set)  # names that never become ready
     failing: set[str] = field(default_factory=set)  # names of Jobs that fail
     owners: dict[tuple[str, str], str] = field(default_factory=dict)
+    endpoint_state: str = "DeploymentInProgress"
     _script: list[tuple[Callable[[str, str], bool], Scripted]] = field(default_factory=list)
     _revision: int = 0
 
@@ -246,6 +247,9 @@ class FakeCluster:
             "conditions": [{"type": "Ready", "status": "True", "reason": "NonZeroServeEndpoints"}],
             "activeServiceStatus": {"applicationStatuses": {"app": {"status": "RUNNING"}}},
         }
+
+    def _control_inferenceendpointconfig(self, manifest: dict[str, Any]) -> None:
+        manifest["status"] = {"state": self.endpoint_state}
 
     def _path_of(self, manifest: dict[str, Any]) -> str:
         api, plural, namespaced = self.kinds[manifest["kind"]]

@@ -38,7 +38,7 @@ def test_the_mutation_adds_volume_mount_and_address_to_pods_only() -> None:
     expression = spec["mutations"][0]["applyConfiguration"]["expression"]
     assert 'claimName: "tierserve-l2"' in expression
     assert 'mountPath: "/mnt/curvine/l2cache"' in expression
-    assert 'value: "fs://localhost:0/mnt/curvine/l2cache/pool/"' in expression
+    assert 'value: "fs://localhost:0/mnt/curvine/l2cache/endpoint/"' in expression
     assert expression.count("{") == expression.count("}")
     assert expression.count("(") == expression.count(")")
     assert expression.count("[") == expression.count("]")

@@ -45,7 +45,7 @@ def run_demo(url: str, app_name: str, rounds: int, say: Callable[[str], None]) -
         ServingError: it has not, or its tiers do not report what a row is about.
     """
     client = connect(app_name)
-    first, second = _two_replicas(client)
+    first, second = two_replicas(client)
     with httpx.Client(timeout=300) as http:
         demo = _Demo(http, url, client, first, second)
         demo.warm_up()
@@ -56,7 +56,7 @@ def run_demo(url: str, app_name: str, rounds: int, say: Callable[[str], None]) -
     return [_row(tier, [each[tier] for each in measured]) for tier in TIERS]
 
 
-def _two_replicas(client: Client) -> tuple[str, str]:
+def two_replicas(client: Client) -> tuple[str, str]:
     replicas = (client.cache_status()["cache"] or {}).get("replicas", [])
     if len(replicas) < 2:
         raise ServingError("the demo needs two replicas on one node with L1 on: serve serve_configs/local.yaml")
@@ -76,10 +76,10 @@ class _Demo:
     def round(self) -> dict[str, TimedAnswer]:
         salt = uuid4().hex
         answers = {"cold": self._ask(self._prompt, salt, self._first)}
-        self._wait_until_stored()
+        wait_until_stored(self._client)
         answers["l0"] = self._ask(self._prompt, salt, self._first)
         answers["l1"] = self._ask(self._prompt, salt, self._second)
-        self._wait_until_stored()
+        wait_until_stored(self._client)
         for replica in (self._first, self._second):
             self._client.on_replica(replica).clear_caches()
         answers["l2"] = self._ask(self._prompt, salt, self._first)
@@ -95,15 +95,18 @@ class _Demo:
         }
         return timed_chat(self._http, self._url, body, {REPLICA_HEADER: replica})
 
-    def _wait_until_stored(self) -> None:
-        """Stores into L2 go on behind the answer: wait until none is pending."""
-        deadline = time.monotonic() + _STORED_WITHIN_S
-        while (self._client.cache_status()["cache"] or {}).get("l2_stores_pending", 0):
-            if time.monotonic() > deadline:
-                raise ServingError(
-                    f"L2 did not take the chunks within {_STORED_WITHIN_S:.0f} s: see `tierserve status`"
-                )
-            time.sleep(0.05)
+
+def wait_until_stored(client: Client) -> None:
+    """Stores into L2 go on behind the answer: wait until none is pending on the node of the replica that is asked.
+
+    Raises:
+        ServingError: they do not end.
+    """
+    deadline = time.monotonic() + _STORED_WITHIN_S
+    while (client.cache_status()["cache"] or {}).get("l2_stores_pending", 0):
+        if time.monotonic() > deadline:
+            raise ServingError(f"L2 did not take the chunks within {_STORED_WITHIN_S:.0f} s: see `tierserve status`")
+        time.sleep(0.05)
 
 
 def _row(tier: str, answers: list[TimedAnswer]) -> Row:

@@ -99,7 +99,7 @@ class _LastResort:
 
 
 def _unreadable(error: Exception) -> Response:
-    """vLLM's validators run while the body is read, and some raise what is no refusal (a TypeError on null messages)."""
+    """vLLM's validators run while the body is read; some raise what is no refusal (a TypeError on null messages)."""
     if isinstance(error, (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)):
         return error_response(400, "The body does not have the shape of a request to this endpoint.")
     return response_to(error)

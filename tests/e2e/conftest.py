@@ -1,4 +1,4 @@
-"""Real engines: one `tierserve serve`, in a process of its own, as a person would run it."""
+"""Real engines. Each folder here shares one application: two at once do not fit into the memory of a small machine."""
 
 import os
 import signal
@@ -128,18 +128,3 @@ def leftovers() -> set[str]:
     """What a run could leave behind outside its home."""
     segments = {path.name for path in Path("/dev/shm").glob("*") if path.name.startswith(("lmcache", "psm_"))}
     return segments | {path.name for path in Path("/tmp").glob("tierserve-*")}
-
-
-@pytest.fixture(scope="session")
-def served(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """serve_configs/local.yaml, two replicas; and afterwards the proof that Ctrl-C left nothing."""
-    before = leftovers()
-    running = start(home, tmp_path_factory.mktemp("serve") / "serve.log")
-    tree = running.tree()
-    yield running
-    code = stop(running)
-    alive = [process for process in tree if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
-    assert not alive, f"processes left: {alive}\n{running.output()}"
-    assert code == 130, running.output()
-    assert leftovers() <= before, leftovers() - before
-    assert not list((home / "run").glob("*.json"))

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+from pydantic import ValidationError
 from ray import serve
 from ray.serve.llm.openai_api_models import ChatCompletionRequest, CompletionRequest
 
@@ -170,6 +171,9 @@ class Client:
 def _checked(kind: Any, **fields: Any) -> Any:
     try:
         return kind(**fields)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise ServingError(f"the request is not valid: {wrong}") from None
     except ValueError as error:
         raise ServingError(f"the request is not valid: {error}") from error
 

@@ -6,6 +6,7 @@ float32, half a minute). The directory appears complete or not at all: it is wri
 
 import fcntl
 import importlib.util
+import os
 import shutil
 import tempfile
 from importlib import metadata
@@ -68,6 +69,7 @@ def _prepare(target: Path) -> None:
     free = shutil.disk_usage(target.parent).free
     if free < _NEEDED_BYTES:
         raise MachineError(f"{target.parent} has {free >> 20} MiB free; the demo model needs 2 GiB: set TIERSERVE_HOME")
+    os.environ.setdefault("TQDM_DISABLE", "1")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 

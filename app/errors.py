@@ -5,7 +5,8 @@ TierserveError                  everything this package raises on purpose
 ├── MachineError                this machine cannot do what was asked (memory, disk, CPU, port)
 ├── ModelError                  a model cannot be found, converted or loaded
 ├── ServingError                the application is not there or did not become ready
-└── PoolError                   an L2 pool cannot be opened as configured
+├── PoolError                   an L2 pool cannot be opened as configured
+└── ClusterError                a cluster cannot be planned, reached, changed or verified as asked
 
 Every message says what is wrong and what to do about it. Expected outcomes (a miss, no room, a declined load) are
 return values and never appear here; broken invariants are asserts.
@@ -34,3 +35,7 @@ class ServingError(TierserveError):
 
 class PoolError(TierserveError):
     """An L2 pool cannot be opened as configured."""
+
+
+class ClusterError(TierserveError):
+    """A cluster cannot be planned, reached, changed or verified as asked."""

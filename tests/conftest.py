@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from hypothesis import settings
+
+# No deadline: this machine is shared, and a slow moment is not a failure.
+settings.register_profile("tierserve", deadline=None)
+settings.load_profile("tierserve")
 
 
 class WaitUntil(Protocol):

@@ -20,10 +20,14 @@ from typing import ParamSpec
 
 import msgspec
 
+from app.cost import CostModel, Tier
+from app.routing.kv_aware import KvAware
+from app.routing.kv_events import decode_batch
 from app.routing.load import LoadBook
 from app.routing.policy import CacheReport, Policy, Ranking, Replica, Request, by_load
 from app.routing.roster import Roster, slots_of
 from app.routing.strategies import make_policy
+from app.routing.tier_index import TierBatch, TierIndex
 
 logger = logging.getLogger("tierserve.routing")
 
@@ -31,6 +35,7 @@ P = ParamSpec("P")
 
 _ADAPTER_GAP = 4
 """Requests. Loading an adapter takes about as long as a few answers; there is nothing to measure it by here."""
+_REASONS = 100
 _RECORDS = 20_000
 _RECORD_PIECES = 1_000_000
 """Requests kept for their reports and for the debug header, at most so many and of so many pieces (about 40 MB)."""
@@ -62,6 +67,7 @@ class RoutingCore:
         self.roster = Roster()
         self.load = LoadBook(clock)
         self.policy: Policy = make_policy(strategy, self.roster, self.load, clock, draw, options or {})
+        self._kv = self.policy if isinstance(self.policy, KvAware) else None
         self._random = draw
         self._log_decisions = log_decisions
         self._lock = threading.Lock()
@@ -69,6 +75,7 @@ class RoutingCore:
         self._records: OrderedDict[str, _Record] = OrderedDict()
         self._record_pieces = 0
         self._traces: dict[str, str] = {}
+        self._said: set[str] = set()
         self._counts: Counter[str] = Counter()
 
     # --- replicas ---------------------------------------------------------------------------------------------------
@@ -85,7 +92,7 @@ class RoutingCore:
                 if not known:
                     slot = self.roster.add(replica.id)
                     self.load.add_replica(slot)
-                    self._guard(self.policy.on_replica_added, slot)
+                    self._guard(self.policy.on_replica_added, slot, replica)
 
     def replica_died(self, replica: str) -> None:
         with self._lock:
@@ -116,8 +123,10 @@ class RoutingCore:
                 self.load.assign(request.id, slot, ranking.prefill_units)
             self._counts[f"reason:{ranking.reason}"] += 1
             self._remember(request, ranking)
-        if self._log_decisions or ranking.degraded:
-            logger.log(logging.INFO if self._log_decisions else logging.DEBUG, "%s", explain(request, ranking))
+        if self._log_decisions:
+            logger.info("%s", explain(request, ranking))
+        if ranking.degraded is not None:
+            self._say_once(ranking.degraded)
         return ranking
 
     def is_pending(self, request_id: str) -> bool:
@@ -156,6 +165,9 @@ class RoutingCore:
             slot = self.roster.slot(replica)
             if slot is not None:
                 self.load.release(request_id, slot)
+                record = self._records.get(request_id)
+                if record is not None:
+                    self._guard(self.policy.on_ended, record.request, slot)
 
     def observed(self, replica: str, ongoing: int) -> None:
         """The replica said how many requests it has: this is how routers of several ingress replicas see each
@@ -166,10 +178,18 @@ class RoutingCore:
             if slot is not None:
                 self.load.observe(slot, ongoing)
 
-    def completed(self, request_id: str, report: CacheReport | None, replica: str | None = None) -> None:
+    def completed(
+        self,
+        request_id: str,
+        report: CacheReport | None,
+        replica: str | None = None,
+        *,
+        first_token_s: float | None = None,
+    ) -> None:
         """What the engine says it reused. May come before or after `ended`, twice, or never.
 
         `request_id` is the internal id or the trace id; `replica` may be left out if the request was settled here.
+        `first_token_s` is from dispatch to the first token; it calibrates the cost model.
         """
         with self._lock:
             record = self._records.get(self._traces.get(request_id, request_id))
@@ -182,13 +202,88 @@ class RoutingCore:
                 self._counts["hit_tokens_expected"] += 0 if chosen is None else chosen.match + chosen.l1 + chosen.l2
                 self._counts["hit_tokens_reported"] += report.hit
                 self._counts["prompt_tokens"] += report.prompt_tokens
+                if chosen is not None:
+                    self._guard(self.policy.on_checked, record.request, chosen, report)
+                    # Only from a replica that was idle at the time: a wait that was guessed wrong would be taken for
+                    # prefill.
+                    if first_token_s is not None and self.cost is not None and not chosen.load:
+                        self.cost.observe_first_token(first_token_s, report.computed, report.l1, report.l2)
             self._guard(self.policy.on_completed, record.request, slot, report)
+
+    def request(self, request_id: str) -> Request | None:
+        """A request chosen for before, so that a retry neither reads nor tokenises it again."""
+        with self._lock:
+            record = self._records.get(request_id)
+            return None if record is None else record.request
 
     def ranking(self, request_id: str) -> Ranking | None:
         """The last ranking made for a request (internal or trace id), for the debug header; None if long ago."""
         with self._lock:
             record = self._records.get(self._traces.get(request_id, request_id))
             return None if record is None else record.ranking
+
+    def explanation(self, request_id: str) -> str | None:
+        """The same as one JSON line, ready for a header; None if long ago."""
+        with self._lock:
+            record = self._records.get(self._traces.get(request_id, request_id))
+        return None if record is None else explain(record.request, record.ranking)
+
+    # --- what the tiers hold (kv_aware only; for the other strategies these do nothing) -------------------------------
+
+    @property
+    def cost(self) -> CostModel | None:
+        """The cost model to calibrate, if the strategy has one. Thread safe by itself."""
+        return self._kv.cost if self._kv is not None else None
+
+    def tokens_wanted(self) -> bool:
+        """Whether the strategy ranks by token ids."""
+        return self._kv is not None
+
+    def engine_events(self, replica: str, seq: int, payload: bytes, *, replayed: bool = False) -> int | None:
+        """One message of a replica's KV-event publisher, as it came off the wire.
+
+        Returns the sequence number from which the caller must ask the publisher for a replay, or None. Feed the
+        replay with `replayed=True` and end it with `replay_ended`, also if nobody answered. Call from any one thread
+        per replica.
+        """
+        if self._kv is None:
+            return None
+        batch = decode_batch(payload)
+        with self._lock:
+            slot = self.roster.slot(replica)
+            return None if slot is None else self._kv.l0.apply(slot, seq, batch, replayed=replayed)
+
+    def replay_ended(self, replica: str) -> int | None:
+        if self._kv is None:
+            return None
+        with self._lock:
+            slot = self.roster.slot(replica)
+            return None if slot is None else self._kv.l0.replay_ended(slot)
+
+    def tier_events(self, tier: Tier, batch: TierBatch, *, replayed: bool = False) -> int | None:
+        """One batch of a node's L1 (owner: the node id) or of a pool. Returns where to replay from, like
+        `engine_events`.
+        """
+        if self._kv is None:
+            return None
+        with self._lock:
+            return self._tier(self._kv, tier).apply(batch, replayed=replayed)
+
+    def tier_replay_ended(self, tier: Tier, owner: str) -> int | None:
+        if self._kv is None:
+            return None
+        with self._lock:
+            return self._tier(self._kv, tier).replay_ended(owner)
+
+    def tier_gone(self, tier: Tier, owner: str) -> None:
+        """A node or its cache server went away, or a pool was unmounted: what it held cannot be loaded now."""
+        if self._kv is not None:
+            with self._lock:
+                self._tier(self._kv, tier).drop(owner)
+
+    @staticmethod
+    def _tier(kv: KvAware, tier: Tier) -> TierIndex:
+        return kv.l1 if tier == "l1" else kv.l2
 
     # --- whole state ------------------------------------------------------------------------------------------------
 
@@ -224,6 +319,12 @@ class RoutingCore:
         self._guard(self.policy.on_replica_removed, slot)
         self.roster.remove(replica)
 
+    def _say_once(self, why: str) -> None:
+        """A degraded judgement is worth one line per reason, not one per request."""
+        if why not in self._said and len(self._said) < _REASONS:
+            self._said.add(why)
+            logger.warning("%s ranks without all it needs: %s", self.policy.name, why)
+
     def _candidates(self, preferred: Iterable[str]) -> int:
         everyone, having = self.roster.live, self.roster.mask(preferred)
         if not having or having == everyone:
@@ -234,7 +335,8 @@ class RoutingCore:
 
     def _remember(self, request: Request, ranking: Ranking) -> None:
         self._forget(request.id)
-        weight = sum(map(len, request.prompt.sequences))
+        # A piece is a Python integer of 36 bytes, nine token ids of an array weigh as much.
+        weight = sum(map(len, request.prompt.sequences)) + len(request.tokens or ()) // 9
         self._records[request.id] = _Record(request, ranking, weight=weight)
         self._record_pieces += weight
         if request.trace:

@@ -12,13 +12,14 @@ Units are whole numbers (pieces of prompt still to prefill, plus a constant per 
 zero.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
-from app.routing.roster import nth_slot
+from app.routing.roster import any_slot
 
 TENTATIVE_S = 30.0
 """A choice that was never sent (Serve tells nobody about a caller that left in between) is given back after this
@@ -26,6 +27,10 @@ long.
 """
 FOREIGN_S = 10.0
 """What a replica said about its queue is believed this long: Serve's own queue length cache uses the same."""
+
+
+RECENT_S = 60.0
+"""Half-life of `recent`: about the pause between a conversation's turns, which is what it anticipates."""
 
 
 class Busy(msgspec.Struct, frozen=True):
@@ -56,12 +61,15 @@ class LoadBook:
 
     def __init__(self, clock: Callable[[], float], request_units: int = 4) -> None:
         self._clock = clock
-        self._request_units = request_units
+        self.request_units = request_units
         self._tentative: dict[str, _Lease] = {}
         self._running: dict[tuple[str, int], list[_Lease]] = {}
         self._deadlines: deque[tuple[float, _Lease]] = deque()
         self._requests: dict[int, int] = {}
         self._own: dict[int, int] = {}
+        # Work given to each replica lately: (amount, when), halved every RECENT_S. An average, not a count: nothing
+        # is owed back.
+        self._recent: dict[int, tuple[float, float]] = {}
         self._foreign: dict[int, int] = {}
         self._foreign_requests: dict[int, int] = {}
         self.total_requests = 0
@@ -89,6 +97,7 @@ class LoadBook:
         for key in [key for key in self._running if key[1] == slot]:
             del self._running[key]
         self.total_requests -= self.requests(slot)
+        self._recent.pop(slot, None)
         for table in (self._requests, self._own, self._foreign, self._foreign_requests, self._foreign_until):
             table.pop(slot, None)
         klass = self._class_of.pop(slot)
@@ -103,9 +112,11 @@ class LoadBook:
         self._end(self._tentative.pop(request, None))
         if slot not in self._class_of:
             return
-        lease = _Lease(request, slot, self._request_units + prefill_units, prefill_units)
+        lease = _Lease(request, slot, self.request_units + prefill_units, prefill_units)
         self._tentative[request] = lease
-        self._deadlines.append((self._clock() + TENTATIVE_S, lease))
+        now = self._clock()
+        self._recent[slot] = (self._decayed(slot, now) + lease.units, now)
+        self._deadlines.append((now + TENTATIVE_S, lease))
         self._begin(lease)
 
     def has_tentative(self, request: str) -> bool:
@@ -157,8 +168,8 @@ class LoadBook:
         if slot not in self._class_of:
             return
         mine = self._requests[slot]
-        average = self._own[slot] // mine if mine else self._request_units
-        self._set_foreign(slot, max(0, ongoing - mine), max(self._request_units, average))
+        average = self._own[slot] // mine if mine else self.request_units
+        self._set_foreign(slot, max(0, ongoing - mine), max(self.request_units, average))
         until = self._clock() + FOREIGN_S
         self._foreign_until[slot] = until
         self._foreign_deadlines.append((until, slot))
@@ -187,6 +198,10 @@ class LoadBook:
     def units(self, slot: int) -> int:
         return self._own.get(slot, 0) + self._foreign.get(slot, 0)
 
+    def recent(self, slot: int) -> float:
+        """Work given to the replica lately, done or not: what will come back to it, since conversations return."""
+        return self._decayed(slot, self._clock())
+
     def requests(self, slot: int) -> int:
         """In flight on the replica, ours and others'."""
         return self._requests.get(slot, 0) + self._foreign_requests.get(slot, 0)
@@ -196,6 +211,9 @@ class LoadBook:
 
         Classes are exact up to 15 units and 12 % wide above. O(occupied classes), not O(replicas).
         """
+        if not mask & (mask - 1):
+            # A conversation's own step has one holder: half of all questions.
+            return [mask.bit_length() - 1] if mask else []
         found: list[int] = []
         occupied = self._occupied
         while occupied and mask:
@@ -205,7 +223,7 @@ class LoadBook:
             if here:
                 mask ^= here
                 while here:
-                    slot = nth_slot(here, int(random() * here.bit_count()))
+                    slot = any_slot(here, random)
                     here ^= 1 << slot
                     found.append(slot)
                     if len(found) >= count:
@@ -226,10 +244,12 @@ class LoadBook:
             assert self._own[slot] == units, f"slot {slot}: {self._own[slot]} units counted, {units} leased"
             klass = load_class(self.units(slot))
             assert self._class_of[slot] == klass, f"slot {slot} is in class {self._class_of[slot]}, not {klass}"
+            assert self._recent.get(slot, (0.0, 0.0))[0] >= 0.0
             assert self._classes[klass] >> slot & 1, f"slot {slot} is missing from its class"
         assert all(lease.slot in self._class_of for lease in leases), "a lease outlived its replica"
         total = sum(self.requests(slot) for slot in self._class_of)
         assert self.total_requests == total, f"{self.total_requests} requests in total, {total} counted"
+        assert self._recent.keys() <= self._class_of.keys(), "recent work is kept of a replica that is gone"
         everywhere = 0
         for klass, mask in enumerate(self._classes):
             assert not everywhere & mask, "a replica is in two classes"
@@ -238,6 +258,10 @@ class LoadBook:
         assert everywhere == sum(1 << slot for slot in self._class_of), "a replica is in no class"
 
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _decayed(self, slot: int, now: float) -> float:
+        amount, when = self._recent.get(slot, (0.0, now))
+        return amount * math.exp2((when - now) / RECENT_S)
 
     def _begin(self, lease: _Lease) -> None:
         self._requests[lease.slot] += 1

@@ -107,7 +107,13 @@ class Policy(Protocol):
     def on_completed(self, request: Request, slot: int, report: CacheReport | None) -> None:
         """A response came back, with what the engine reused if it said so."""
 
-    def on_replica_added(self, slot: int) -> None:
+    def on_ended(self, request: Request, slot: int) -> None:
+        """The replica no longer works on it, whichever way it ended. Comes even when no report does."""
+
+    def on_checked(self, request: Request, choice: Choice, report: CacheReport) -> None:
+        """A report, together with the figures that the replica which served was chosen by."""
+
+    def on_replica_added(self, slot: int, replica: Replica) -> None:
         """A replica that holds nothing."""
 
     def on_replica_removed(self, slot: int) -> None:

@@ -22,7 +22,7 @@ from app.routing.roster import Roster
 # What CPython 3.11 allocates per node beside its pieces, from sys.getsizeof and rounded up: node object, array
 # header, dictionary entry with its key (amortised growth), heap entry with its tuple and numbers. Measured as a
 # whole by `tierserve bench routing`.
-_NODE_BYTES = 640
+_NODE_BYTES = 760
 _PIECE_BYTES = 8
 
 

@@ -109,6 +109,19 @@ def slots_of(mask: int) -> Iterator[int]:
         mask ^= low
 
 
+def any_slot(mask: int, random: Callable[[], float]) -> int:
+    """One slot of a mask that is not empty, each as likely. Guessing is quicker than counting where slots are dense."""
+    width, count = mask.bit_length(), mask.bit_count()
+    if count == 1:
+        return width - 1
+    if 4 * count >= width:
+        while True:
+            slot = int(random() * width)
+            if mask >> slot & 1:
+                return slot
+    return nth_slot(mask, int(random() * count))
+
+
 def nth_slot(mask: int, n: int) -> int:
     """The n-th slot of a mask, counted from zero: by halving, so 1,024 slots take ten steps. Needs n <
     mask.bit_count().

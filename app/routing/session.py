@@ -13,7 +13,7 @@ from collections.abc import Callable
 import xxhash
 
 from app.routing.load import LoadBook
-from app.routing.policy import RANKS, CacheReport, Choice, Ranking, Request, by_load
+from app.routing.policy import RANKS, CacheReport, Choice, Ranking, Replica, Request, by_load
 from app.routing.roster import Roster
 
 
@@ -72,8 +72,10 @@ class Session:
 
     def on_routed(self, request: Request, slot: int) -> None: ...
     def on_completed(self, request: Request, slot: int, report: CacheReport | None) -> None: ...
+    def on_ended(self, request: Request, slot: int) -> None: ...
+    def on_checked(self, request: Request, choice: Choice, report: CacheReport) -> None: ...
 
-    def on_replica_added(self, slot: int) -> None:
+    def on_replica_added(self, slot: int, replica: Replica) -> None:
         if slot in self._names:
             return
         name = self._names[slot] = self._roster.name(slot)

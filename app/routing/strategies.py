@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 
 from app.errors import SettingsError
+from app.routing.kv_aware import KvAware
 from app.routing.load import LoadBook
 from app.routing.policy import Policy
 from app.routing.prefix_aware import PrefixAware
@@ -14,6 +15,7 @@ from app.routing.round_robin import RoundRobin
 from app.routing.session import Session
 
 STRATEGIES: dict[str, Callable[..., Policy]] = {
+    "kv_aware": KvAware,
     "prefix_aware": PrefixAware,
     "round_robin": RoundRobin,
     "session": Session,

@@ -21,9 +21,12 @@ from app.cache_report import REPLICA_HEADER
 from app.routing.core import RoutingCore
 from app.routing.policy import Replica, Request
 from app.routing.prompt import read_prompt
-from app.routing.registry import open_core
+from app.routing.registry import open_core, tokenize
 
 logger = logging.getLogger("tierserve.routing")
+
+TOKEN_IDS = "request_token_ids"
+"""The keyword argument in which Ray's own KV-aware ingress hands over a tokenised prompt; ours may do the same."""
 
 
 class TierRequestRouter(RequestRouter):
@@ -62,7 +65,7 @@ class TierRequestRouter(RequestRouter):
         if pending_request is not None:
             pending_request.routing_context.should_backoff = True
             try:
-                if ranks := self._ranked(candidate_replicas, pending_request):
+                if ranks := await self._ranked(candidate_replicas, pending_request):
                     return ranks
             except Exception:
                 logger.exception("routing failed, falling back to load order")
@@ -91,10 +94,10 @@ class TierRequestRouter(RequestRouter):
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _ranked(self, candidates: list[RunningReplica], pending: PendingRequest) -> list[list[RunningReplica]]:
+    async def _ranked(self, candidates: list[RunningReplica], pending: PendingRequest) -> list[list[RunningReplica]]:
         core = self._core
         assert core is not None
-        request = _request(pending)
+        request = core.request(pending.metadata.internal_request_id) or await self._read(core, pending)
         adapter = pending.metadata.multiplexed_model_id
         preferred = (
             [one.replica_id.unique_id for one in candidates if adapter in one.multiplexed_model_ids] if adapter else ()
@@ -112,6 +115,17 @@ class TierRequestRouter(RequestRouter):
         # Only read by Serve if all of the above are full.
         return [*ranks, candidates] if ranks else []
 
+    async def _read(self, core: RoutingCore, pending: PendingRequest) -> Request:
+        """Read the prompt, and if the strategy wants token ids, have them made in a thread: once per request."""
+        meta = pending.metadata
+        body = pending.args[0] if pending.args else next(iter(pending.kwargs.values()), None)
+        tokens = pending.kwargs.get(TOKEN_IDS)
+        if tokens is None and core.tokens_wanted():
+            tokens = await tokenize(self._deployment_id.app_name, self._deployment_id.name, body)
+        prompt = read_prompt(body, model=meta.multiplexed_model_id or "")
+        session = meta.session_id or _user(body) or None
+        return Request(meta.internal_request_id, prompt, session, tokens, meta.request_id)
+
     def _settle(self, request_id: str, future: "asyncio.Future[RunningReplica]") -> None:
         sent = not future.cancelled() and future.exception() is None
         replica = future.result().replica_id.unique_id if sent else None
@@ -125,13 +139,6 @@ class TierRequestRouter(RequestRouter):
             what(self._core)
         except Exception:
             logger.exception("routing state could not be updated")
-
-
-def _request(pending: PendingRequest) -> Request:
-    meta = pending.metadata
-    body = pending.args[0] if pending.args else next(iter(pending.kwargs.values()), None)
-    prompt = read_prompt(body, model=meta.multiplexed_model_id or "")
-    return Request(meta.internal_request_id, prompt, meta.session_id or _user(body) or None, trace=meta.request_id)
 
 
 def _user(body: object) -> str:

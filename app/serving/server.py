@@ -18,6 +18,7 @@ from app.serving.auth import storable_salt
 from app.serving.executor import use_one_process
 from app.serving.prefill_stats import tap_prefill_stats
 from app.serving.report_book import ReportBook
+from app.serving.tokenization import attach_tokenization
 from app.tiers.cache_spec import CacheSpec
 from app.tiers.events import LookupFeed
 from app.tiers.node_cache import CacheLease
@@ -48,6 +49,7 @@ class TieredLLMServer(LLMServer):
             use_one_process(llm_config)
         await super().__init__(llm_config, **kwargs)
         tap_prefill_stats(self.engine._engine_client, self._book.prefill)
+        attach_tokenization(self.engine)
 
     async def chat(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
         return self._reported(request, await self._call(super().chat, request, raw_request_info))

@@ -67,8 +67,8 @@ def server_command(spec: CacheSpec, at: CacheEndpoint) -> list[str]:
             "--server-module",
             json.dumps({"module_path": "app.tiers.server_module", "config": {"port": at.events_port}}),
         ),
-        # Loaded chunks stay in L1 (the default frees them after one use).
-        *("--l2-prefetch-policy", "retain"),
+        # What is likely to be read again stays in L1 (the default frees every loaded chunk after one use).
+        *("--l2-prefetch-policy", "tierserve"),
         # A third of vLLM's own time-out would still be a hang to a person: silent engines are dropped after 30 s.
         *("--worker-reap-timeout-seconds", "30"),
     ]

@@ -5,10 +5,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from app.settings import L2Settings, ModelSettings
-
-# Our own L2 adapter stands for both: `curvine` is registered in the server by app.tiers.launcher.
-_STOCK_FS = "fs"
+from app.settings import ModelSettings
 
 
 @dataclass(frozen=True)
@@ -58,13 +55,25 @@ def cache_spec(model: ModelSettings, *, usage_stats: bool) -> CacheSpec | None:
         eviction_policy=model.l1.eviction_policy,
         workers=model.l1.workers,
         device="cpu" if model.on_cpu else "cuda",
-        l2_adapter=_l2_adapter(model.l2) if model.l2.enabled else None,
+        l2_adapter=_l2_adapter(model) if model.l2.enabled else None,
         usage_stats=usage_stats,
     )
 
 
-def _l2_adapter(l2: L2Settings) -> dict[str, Any]:
+def _l2_adapter(model: ModelSettings) -> dict[str, Any]:
+    """The JSON of LMCache's --l2-adapter."""
+    l2 = model.l2
     if l2.backend == "custom":
         assert l2.adapter is not None, l2
         return l2.adapter
-    return {"type": _STOCK_FS, "base_path": str(l2.directory), "shared": True}
+    if l2.backend == "fs":
+        return {"type": "fs", "base_path": str(l2.directory), "shared": True}
+    return {
+        "type": "curvine",
+        "path": str(l2.directory),
+        "shared": True,
+        "capacity_gb": l2.capacity_gib,
+        "chunk_size": model.l1.chunk_tokens,
+        # LMCache's keys do not tell revisions of a model's weights apart; the pool's do.
+        "revision": model.revision or "",
+    }

@@ -23,6 +23,10 @@ def main() -> None:
     end_with_parent()
     from lmcache.cli.main import main as lmcache_main
 
+    from app.tiers.curvine import adapter, prefetch
+
+    adapter.register()
+    prefetch.register()
     lmcache_main(sys.argv[1:])
 
 

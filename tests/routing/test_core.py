@@ -10,7 +10,6 @@ from app.errors import SettingsError
 from app.routing.core import RoutingCore, explain
 from app.routing.policy import CacheReport, Replica, Request
 from app.routing.prompt import read_prompt
-from app.routing.registry import close_core, find_core, open_core
 from app.routing.strategies import STRATEGIES
 from tests.routing.conftest import Fleet
 
@@ -72,6 +71,8 @@ class TestEveryStrategy:
         assert line["strategy"] == strategy
         assert line["choices"][0]["reason"]
         assert fleet.core.ranking(name) == ranking
+        assert json.loads(str(fleet.core.explanation(name)))["request"] == name
+        assert fleet.core.explanation("unknown") is None
 
     def test_a_request_that_cannot_be_read_is_ranked(self, strategy: str) -> None:
         assert Fleet(strategy, 3).choose(None)[1].best is not None
@@ -118,6 +119,21 @@ def test_what_is_remembered_per_request_is_bounded() -> None:
     assert fleet.core.ranking("q300") is not None
 
 
+def test_a_degraded_judgement_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    fleet = Fleet("kv_aware", 2)
+    for _ in range(3):
+        fleet.serve(BODY)
+    assert caplog.text.count("no token ids for this request") == 1
+
+
+def test_decisions_are_logged_on_request(caplog: pytest.LogCaptureFixture) -> None:
+    core = RoutingCore("prefix_aware", log_decisions=True)
+    core.update_replicas([Replica("a")])
+    with caplog.at_level("INFO", "tierserve.routing"):
+        core.choose(Request("q", read_prompt(BODY)))
+    assert json.loads(caplog.messages[-1])["choices"][0]["replica"] == "a"
+
+
 def test_a_loaded_adapter_is_preferred_until_its_replicas_are_much_busier() -> None:
     fleet = Fleet("prefix_aware", 4)
     sent = []
@@ -134,16 +150,6 @@ def test_a_loaded_adapter_is_preferred_until_its_replicas_are_much_busier() -> N
 def test_wrong_settings_are_refused_with_the_choices(strategy: str, options: dict[str, object]) -> None:
     with pytest.raises(SettingsError, match=r"choose one of|it has"):
         RoutingCore(strategy, options)
-
-
-def test_one_core_per_deployment_and_process() -> None:
-    core = open_core("app", "llm", "prefix_aware", {})
-    assert open_core("app", "llm", "prefix_aware", {}) is core is find_core("app", "llm")
-    assert open_core("app", "other", "prefix_aware", {}) is not core
-    assert open_core("app", "llm", "prefix_aware", {"load_weight": 2.0}) is not core
-    close_core("app", "llm")
-    assert find_core("app", "llm") is None
-    close_core("app", "other")
 
 
 def test_threads_may_call_at_once() -> None:

@@ -2,7 +2,7 @@
 
 import random
 
-from app.routing.load import FOREIGN_S, TENTATIVE_S, LoadBook, load_class
+from app.routing.load import FOREIGN_S, RECENT_S, TENTATIVE_S, LoadBook, load_class
 
 
 class Clock:
@@ -165,3 +165,17 @@ def test_load_classes_are_monotone_and_narrow() -> None:
     for value in range(16, 2000):
         first = next(one for one in range(value, 0, -1) if load_class(one - 1) != load_class(value))
         assert value - first <= 0.125 * first
+
+
+def test_recent_work_fades_by_half_lives_and_is_not_given_back() -> None:
+    book, clock = make(1)
+    book.assign("a", 0, 60)
+    book.settle("a", None)
+    assert idle(book, 0)
+    start = book.recent(0)
+    assert start == 64
+    clock.now += RECENT_S
+    assert book.recent(0) == start / 2
+    book.drop_replica(0)
+    assert book.recent(0) == 0
+    book.check_integrity()

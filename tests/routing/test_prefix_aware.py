@@ -53,6 +53,13 @@ def test_ties_are_broken_at_random() -> None:
     assert min(counts.values()) > 60
 
 
+def test_new_conversations_go_where_fewer_began() -> None:
+    """All idle, nothing in common: what was given lately decides, since each conversation will come back."""
+    fleet = Fleet("prefix_aware", 3)
+    counts = Counter(fleet.serve(own(number)) for number in range(12))
+    assert set(counts.values()) == {4}
+
+
 def test_affinity_gives_way_when_waiting_costs_more_than_computing() -> None:
     fleet = Fleet("prefix_aware", 2)
     home = fleet.serve(chat("first"))

@@ -1,9 +1,13 @@
 """Slots are never confused between replicas, and a mask operation is exact."""
 
+import random
+from collections import Counter
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.routing.roster import Roster, nth_slot, slots_of
+from app.routing.roster import Roster, any_slot, nth_slot, slots_of
 
 
 @given(st.sets(st.integers(0, 1200)))
@@ -11,6 +15,15 @@ def test_masks_list_and_index_their_slots(slots: set[int]) -> None:
     mask = sum(1 << slot for slot in slots)
     assert list(slots_of(mask)) == sorted(slots)
     assert [nth_slot(mask, n) for n in range(mask.bit_count())] == sorted(slots)
+
+
+@pytest.mark.parametrize("slots", [{5}, {0, 1, 2, 3}, {0, 2, 900}, {7, 8}])
+def test_any_slot_is_even(slots: set[int]) -> None:
+    draw = random.Random(1).random
+    mask = sum(1 << slot for slot in slots)
+    counts = Counter(any_slot(mask, draw) for _ in range(4000))
+    assert set(counts) == slots
+    assert max(counts.values()) < 1.2 * min(counts.values())
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=400))

@@ -1,8 +1,10 @@
 """The router inside a real Ray Serve, in front of tiny deployments that echo. No model, no GPU."""
 
 import os
+import shutil
 import signal
-import socket
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,16 +22,10 @@ ROUTER = "app.serving.router:TierRequestRouter"
 LONG = "You are a careful assistant who answers in one sentence. " * 40
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A private Ray: its own directory (short, because socket paths are limited), no port in common with another."""
-    directory = Path("/tmp") / f"tr{os.getpid()}"
+def cluster() -> Iterator[None]:
+    """A private Ray in a directory of its own (a short one: socket paths are limited); Ray picks free ports itself."""
+    directory = Path(tempfile.mkdtemp(prefix="tr", dir="/tmp"))
     root = str(Path(__file__).parents[2])
     ray.init(
         num_cpus=2,
@@ -44,6 +40,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     yield
     serve.shutdown()
     ray.shutdown()
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 @serve.deployment(ray_actor_options={"num_cpus": 0}, max_ongoing_requests=100, health_check_period_s=1)
@@ -198,11 +195,49 @@ def test_full_replicas_make_requests_wait_without_spinning(app_name: str, tmp_pa
     before, started = decisions(core), time.monotonic()
     until(lambda: decisions(core) >= before + 4)
     # Serve backs off 25 ms, doubled each time up to 0.5 s; a spinning router would decide thousands of times a second.
-    assert time.monotonic() - started > 0.02
+    assert time.monotonic() - started > 0.3
     gate.touch()
     assert first.result(timeout_s=30)
     assert second.result(timeout_s=30)
     until(lambda: core.status()["in_flight"] == 0)
+
+
+def test_kv_aware_tokenises_off_the_loop_and_follows_events(app_name: str) -> None:
+    """The replica that says it holds the prompt gets it; a tokenizer that fails degrades the ranking and no request."""
+    import msgspec
+
+    from app.routing.kv_events import Batch, BlockStored
+    from app.routing.registry import set_tokenizer
+
+    handle = deploy(app_name, strategy="kv_aware")
+    ask(handle, chat("first"))
+    core = core_of(app_name)
+    until(lambda: core.status()["in_flight"] == 0)
+    tokens = list(range(640))
+    threads: list[str] = []
+
+    def tokenizer(body: object) -> list[int]:
+        threads.append(threading.current_thread().name)
+        return tokens
+
+    set_tokenizer(app_name, "Echo", tokenizer)
+    stored = BlockStored(list(range(40)), None, tokens, 16, medium="GPU")
+    names = sorted(core._replicas)
+    for number, name in enumerate(names):
+        core.engine_events(name, 0, msgspec.msgpack.encode(Batch(0.0, [stored] if number else [])))
+    before = core.status()["degraded"]
+    assert ask(handle, chat(LONG)) == names[1]
+    assert core.status()["degraded"] == before
+    assert threads
+    assert all(name.startswith("tokenize") for name in threads)
+
+    def broken(body: object) -> list[int]:
+        raise ValueError("no template")
+
+    set_tokenizer(app_name, "Echo", broken)
+    assert ask(handle, chat(LONG + "more"))
+    assert core.status()["degraded"] == before + 1
+    set_tokenizer(app_name, "Echo", None)
 
 
 @serve.deployment(ray_actor_options={"num_cpus": 0}, health_check_period_s=1)

@@ -1,0 +1,1 @@
+"""Measurements: what `tierserve bench` runs."""

@@ -1,0 +1,33 @@
+"""`tierserve bench ...`: each measurement is a file in app/bench with a click command of its own name."""
+
+import importlib
+
+import click
+
+_BENCHES = {
+    "pool": "The L2 pool beside LMCache's own file adapters.",
+    "routing": "What routing a request costs, beside Ray's own routers.",
+    "startup": "Seconds from the command to the first answer, and where they go.",
+    "chunks": "Time to first token from L1 and L2 by chunk size.",
+}
+
+
+class _Benches(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_BENCHES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _BENCHES:
+            return None
+        command = getattr(importlib.import_module(f"app.bench.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command), cmd_name
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_BENCHES.items()))
+
+
+@click.group("bench", cls=_Benches)
+def command() -> None:
+    """Measurements, on this machine, with the real parts."""

@@ -1,0 +1,253 @@
+"""Send a request where its first token will come soonest, by what the tiers really hold.
+
+    seconds(r) = wait(r) + service(r),   service(r) = load(L1 of r's node) + load(L2) + prefill(what no tier holds)
+    score(r)   = wait(r) + best + discount * (service(r) - best),   best = the least service of any replica
+
+L0 is what r's own events say, plus what requests in flight to r are about to put there; L1 what its node holds
+behind that; L2 what the pool holds behind both. Speeds come from app.cost. The smallest score wins: there are no
+weights.
+
+The score is the seconds to this request's first token, except for the discount (prefix_aware's: 1 for what is little
+used). Loading or computing a hot prefix on one more replica is an investment that later requests share, and without the
+discount each request would greedily take the one warm replica while others idle.
+
+When a replica's events are not followed, the prefix tree's guess stands in for its L0, and the ranking says so.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from app.cost import Cost, CostModel
+from app.routing.kv_index import EngineIndex
+from app.routing.kv_keys import block_keys, chunk_keys, pack, scope_seed
+from app.routing.load import LoadBook
+from app.routing.policy import RANKS, CacheReport, Choice, Ranking, Replica, Request
+from app.routing.prefix_aware import LOAD_WEIGHT, RECENT_WEIGHT, PrefixAware
+from app.routing.roster import Roster, slots_of
+from app.routing.selfcheck import SelfCheck
+from app.routing.tier_index import Scope, TierIndex
+
+_FLIGHT_TOKENS = 64
+"""Granularity at which prompts in flight are compared."""
+_FLIGHTS = 256
+"""Prompts in flight remembered per replica, the newest: one whose end we never hear of leaves this way."""
+_PIECE_TOKENS = 64
+"""About what a piece of prefix_aware is. Load is counted in tokens here, so its weights are scaled by this."""
+
+
+class KvAware:
+    """O(blocks of the longest hit + replicas). The indexes are fed from outside: `l0`, `l1`, `l2`; so is `cost`."""
+
+    name = "kv_aware"
+
+    def __init__(
+        self,
+        roster: Roster,
+        load: LoadBook,
+        clock: Callable[[], float],
+        random: Callable[[], float],
+        *,
+        chunk_tokens: int = 256,
+        base_models: Sequence[str] = (),
+        max_blocks: int = 1_000_000,
+        max_bytes: int = 64 << 20,
+    ) -> None:
+        self.l0 = EngineIndex(max_blocks)
+        self.l1 = TierIndex(max_blocks)
+        self.l2 = TierIndex(max_blocks)
+        self.cost = CostModel()
+        self.check = SelfCheck()
+        load.request_units *= _PIECE_TOKENS
+        self._fallback = PrefixAware(
+            roster,
+            load,
+            clock,
+            random,
+            max_bytes=max_bytes,
+            load_weight=LOAD_WEIGHT / _PIECE_TOKENS,
+            recent_weight=RECENT_WEIGHT / _PIECE_TOKENS,
+        )
+        self._roster = roster
+        self._load = load
+        self._random = random
+        self._chunk_tokens = chunk_tokens
+        self._base_models = frozenset(base_models)
+        self._nodes: dict[int, str] = {}
+        self._flights: dict[int, OrderedDict[str, list[int]]] = {}
+        self._degraded = 0
+
+    def rank(self, request: Request, candidates: int) -> Ranking:
+        """A 128,000-token prompt over 64 replicas takes about 3 ms, nearly all of it naming its blocks."""
+        known = self.l0.known(candidates)
+        if request.tokens is None or not known:
+            lacking = "no token ids for this request" if request.tokens is None else "no KV events from any replica"
+            return self._fall_back(request, candidates, lacking)
+        packed = pack(request.tokens)
+        held = self._held(request, packed, candidates, known)
+        on_node, reach = self._on_nodes(request, packed)
+        total, chunk = len(request.tokens), self._chunk_tokens
+        priced: list[_Priced] = []
+        for slot in slots_of(candidates):
+            l0 = min(held.get(slot, 0), total)
+            run = on_node.get(self._nodes.get(slot, ""), 0)
+            # Behind its own node's run, or behind L0 if that is longer, what the pool has follows on.
+            pool = reach[max(run, l0 // chunk)] if reach else run
+            l1 = max(0, min(run * chunk, total) - l0)
+            l2 = max(0, min(pool * chunk, total) - l0 - l1)
+            cost = self._price(slot, l0, l1, l2, total)
+            priced.append((slot, cost, l0, l1, l2))
+        choices = self._choices(priced, self._fallback.investment(request))
+        missing = (candidates ^ known).bit_count()
+        count = candidates.bit_count()
+        why = f"no KV events from {missing} of {count} replicas" if missing else None
+        self._degraded += bool(missing)
+        work = 0
+        if choices:
+            work = self.cost.tokens_in((choices[0].prefill_s or 0.0) + (choices[0].load_s or 0.0))
+        return Ranking(self.name, choices, why, work)
+
+    def on_routed(self, request: Request, slot: int) -> None:
+        self._fallback.on_routed(request, slot)
+        if request.tokens is None:
+            return
+        adapter = self._adapter(request)
+        keys = block_keys(
+            pack(request.tokens), scope_seed(adapter, request.prompt.salt, _FLIGHT_TOKENS), _FLIGHT_TOKENS
+        )
+        flights = self._flights.setdefault(slot, OrderedDict())
+        flights[request.id] = keys
+        if len(flights) > _FLIGHTS:
+            flights.popitem(last=False)
+
+    def on_completed(self, request: Request, slot: int, report: CacheReport | None) -> None:
+        self._fallback.on_completed(request, slot, report)
+        self.on_ended(request, slot)
+
+    def on_ended(self, request: Request, slot: int) -> None:
+        """The request is no longer in flight: from now on only events say what it left behind."""
+        flights = self._flights.get(slot)
+        if flights is not None:
+            flights.pop(request.id, None)
+
+    def on_checked(self, request: Request, choice: Choice, report: CacheReport) -> None:
+        """Compare what was expected of the replica that served with what it reported."""
+        counted = None if request.tokens is None else len(request.tokens)
+        self.check.observe(counted, choice.match + choice.l1 + choice.l2, report)
+
+    def on_replica_added(self, slot: int, replica: Replica) -> None:
+        self._fallback.on_replica_added(slot, replica)
+        self._nodes[slot] = replica.node
+
+    def on_replica_removed(self, slot: int) -> None:
+        """Its L0 is gone; its node's L1 stays, because that is the cache server's, which has its own owner in `l1`."""
+        self._fallback.on_replica_removed(slot)
+        self.l0.drop(slot)
+        self._nodes.pop(slot, None)
+        self._flights.pop(slot, None)
+
+    def status(self) -> dict[str, float]:
+        return {
+            **self._fallback.status(),
+            **self.l0.status(),
+            **self.l1.status("l1"),
+            **self.l2.status("l2"),
+            **self.cost.status(),
+            **self.check.status(),
+            "degraded": float(self._degraded),
+        }
+
+    def check_integrity(self) -> None:
+        self._fallback.check_integrity()
+        for index in (self.l0, self.l1, self.l2):
+            index.check_integrity()
+        self.cost.check_integrity()
+        for slot in (*self._nodes, *self._flights):
+            assert self._roster.live >> slot & 1, f"something is kept for slot {slot}, which is not live"
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _fall_back(self, request: Request, candidates: int, why: str) -> Ranking:
+        self._degraded += 1
+        ranking = self._fallback.rank(request, candidates)
+        return Ranking(self.name, ranking.choices, why, ranking.prefill_units * _PIECE_TOKENS)
+
+    def _choices(self, priced: "list[_Priced]", discount: float) -> tuple[Choice, ...]:
+        """The best few by score, ties shuffled."""
+        services = [cost.load_s + cost.prefill_s for _, cost, *_ in priced]
+        least = min(services, default=0.0)
+        scored = [
+            (one[1].wait_s + least + discount * (service - least), self._random(), one)
+            for one, service in zip(priced, services, strict=True)
+        ]
+        scored.sort(key=_by_score)
+        return tuple(self._choice(score, one) for score, _, one in scored[:RANKS])
+
+    def _choice(self, score: float, priced: "_Priced") -> Choice:
+        slot, cost, l0, l1, l2 = priced
+        reason = "l0" if l0 else "l1" if l1 else "l2" if l2 else "load"
+        name, requests = self._roster.name(slot), self._load.requests(slot)
+        return Choice(name, reason, score, l0, l1, l2, requests, cost.wait_s, cost.prefill_s, cost.load_s)
+
+    def _price(self, slot: int, l0: int, l1: int, l2: int, total: int) -> Cost:
+        load = self._load
+        requests = load.requests(slot)
+        # An engine computes at least the last token, whatever it holds.
+        computed = max(1, total - l0 - l1 - l2)
+        pending = max(0, load.units(slot) - load.request_units * requests)
+        return self.cost.first_token(computed, l1, l2, pending_tokens=pending, running=requests)
+
+    def _held(self, request: Request, packed: bytes, candidates: int, known: int) -> dict[int, int]:
+        """L0 tokens per slot: by events, else by the tree's guess; and at least what is in flight there."""
+        adapter, salt = self._adapter(request), request.prompt.salt
+        held: dict[int, int] = {}
+        for run in self.l0.match(packed, adapter, salt, known):
+            for slot in slots_of(run.replicas):
+                held.setdefault(slot, run.tokens)
+        unknown = candidates ^ known
+        if unknown:
+            held |= self._fallback.guess(request, unknown)
+        if any(self._flights.get(slot) for slot in slots_of(candidates)):
+            mine = block_keys(packed, scope_seed(adapter, salt, _FLIGHT_TOKENS), _FLIGHT_TOKENS)
+            for slot in slots_of(candidates):
+                for keys in self._flights.get(slot, {}).values():
+                    agreed = _agreement(mine, keys) * _FLIGHT_TOKENS
+                    if agreed > held.get(slot, 0):
+                        held[slot] = agreed
+        return held
+
+    def _on_nodes(self, request: Request, packed: bytes) -> tuple[dict[str, int], list[int]]:
+        """Chunks that each node holds from the start, and how far the pool reaches from each chunk on."""
+        if not self.l1.owners and not self.l2.owners:
+            return {}, []
+        chunks = chunk_keys(packed, self._chunk_tokens)
+        scope = Scope(request.prompt.model, request.prompt.salt)
+        return self.l1.runs(scope, chunks), self.l2.reach(scope, chunks) if self.l2.owners else []
+
+    def _adapter(self, request: Request) -> str:
+        """The engine's LoRA name. Ray Serve LLM names an adapter's model `base:adapter`, and so does its engine."""
+        model = request.prompt.model
+        if self._base_models:
+            return "" if model in self._base_models else model
+        return model if ":" in model else ""
+
+
+_Priced = tuple[int, Cost, int, int, int]
+"""Slot, its cost, and the tokens it has in L0, L1 and L2."""
+
+
+def _by_score(entry: tuple[float, float, _Priced]) -> tuple[float, float]:
+    return entry[:2]
+
+
+def _agreement(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many leading names two chained sequences share: by bisection, since agreement is monotone."""
+    low, high = 0, min(len(one), len(other))
+    if not high or one[0] != other[0]:
+        return 0
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[middle - 1] == other[middle - 1]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

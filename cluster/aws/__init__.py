@@ -1,0 +1,1 @@
+"""SageMaker HyperPod, EKS and IAM calls, with errors that name the remedy."""

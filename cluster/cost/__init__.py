@@ -1,0 +1,1 @@
+"""Instance plans compared for a model, a context length and a load."""

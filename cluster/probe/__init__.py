@@ -1,0 +1,1 @@
+"""What runs inside the cluster to prove the shared cache: requests to chosen replicas, sweep, dialogue."""

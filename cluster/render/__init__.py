@@ -1,0 +1,1 @@
+"""Configuration and YAML files -> Kubernetes objects. Needs neither a cluster nor credentials."""

@@ -1,0 +1,1 @@
+"""The five stages: each can be planned, applied, checked, run again and undone."""

@@ -1,0 +1,75 @@
+"""Costs are sane before calibration, true after it, and unmoved by a hiccup."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.cost import CostModel, Line
+
+
+def test_before_calibration_the_order_of_tiers_is_right() -> None:
+    cost = CostModel()
+    assert cost.load_s("l1", 8000) < cost.load_s("l2", 8000) < cost.prefill_s(8000)
+    assert cost.worth_loading("l1", 1000)
+    assert not cost.worth_loading("l2", 32)
+    assert cost.prefill_s(0) == cost.load_s("l1", 0) == 0
+    assert cost.wait_s(0, 0) == 0
+
+
+def test_it_learns_a_machine_a_hundred_times_slower_within_a_few_answers() -> None:
+    cost = CostModel()
+    for tokens in (900, 1500, 300, 2000):
+        cost.observe_prefill(tokens, 0.2 + tokens / 150)
+    assert cost.prefill_s(1900) == pytest.approx(0.2 + 1900 / 150, rel=0.15)
+    cost.check_integrity()
+
+
+def test_it_finds_latency_and_rate_in_noise() -> None:
+    rng = random.Random(2)
+    line = Line(0.0, 1e-6)
+    for _ in range(400):
+        tokens = rng.choice([64, 256, 1024, 4096])
+        line.observe(tokens, (0.03 + tokens / 20_000) * rng.uniform(0.9, 1.1))
+    assert line.fixed == pytest.approx(0.03, rel=0.2)
+    assert 1 / line.slope == pytest.approx(20_000, rel=0.2)
+
+
+def test_one_hiccup_does_not_move_it_and_a_lasting_change_does() -> None:
+    line = Line(0.0, 1e-3)
+    for _ in range(100):
+        line.observe(1000, 1.0)
+    line.observe(1000, 300.0)
+    assert line.at(1000) < 1.3
+    for _ in range(200):
+        line.observe(1000, 3.0)
+    assert line.at(1000) == pytest.approx(3.0, rel=0.1)
+
+
+@given(st.lists(st.tuples(st.integers(-5, 200_000), st.floats(allow_nan=True, allow_infinity=True)), max_size=80))
+def test_no_observation_makes_a_cost_negative_or_absurd(observations: list[tuple[int, float]]) -> None:
+    cost = CostModel()
+    for tokens, seconds in observations:
+        cost.observe_prefill(tokens, seconds)
+        cost.observe_load("l2", tokens, seconds)
+        cost.check_integrity()
+        assert 0 < cost.prefill_s(1000) < 1e9
+        assert cost.prefill_s(1000) <= cost.prefill_s(2000)
+
+
+def test_a_mostly_loaded_prompt_does_not_calibrate_prefill() -> None:
+    cost = CostModel()
+    before = cost.prefill_s(1000)
+    cost.observe_first_token(5.0, computed=10, l1=4000)
+    assert cost.prefill_s(1000) == before
+    cost.observe_first_token(5.0, computed=1000)
+    assert cost.prefill_s(1000) > before
+
+
+def test_the_parts_add_up() -> None:
+    cost = CostModel()
+    parts = cost.first_token(1000, 2000, 3000, pending_tokens=4000, running=2)
+    assert parts.total_s == parts.wait_s + parts.load_s + parts.prefill_s
+    assert parts.load_s == cost.load_s("l1", 2000) + cost.load_s("l2", 3000)
+    assert cost.tokens_in(parts.prefill_s) >= 1000

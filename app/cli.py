@@ -45,9 +45,7 @@ def group() -> None:
 def main() -> None:
     quiet_ray()
     try:
-        group(standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
+        sys.exit(group(standalone_mode=False))  # what a command exits with; of one that just returns it is None
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

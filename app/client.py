@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+from pydantic import ValidationError
 from ray import serve
 from ray.serve.llm.openai_api_models import ChatCompletionRequest, CompletionRequest
 
@@ -59,7 +60,9 @@ def connect(app_name: str = "tierserve", address: str | None = None, *, model: s
     if model is None and len(known) != 1:
         raise ServingError(f"application {app_name} has several models ({', '.join(known.values())}): name one")
     deployment = deployment_name(model) if model is not None else next(iter(known))
-    return Client(serve.get_deployment_handle(deployment, app_name), model or known[deployment])
+    handle = serve.get_deployment_handle(deployment, app_name)
+    # A deployment's name does not tell `a/b` from `a--b`: the replica knows its model's id.
+    return Client(handle, model or handle.llm_config.remote().result(timeout_s=60).model_id)
 
 
 def _local_address() -> str:
@@ -170,6 +173,9 @@ class Client:
 def _checked(kind: Any, **fields: Any) -> Any:
     try:
         return kind(**fields)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise ServingError(f"the request is not valid: {wrong}") from None
     except ValueError as error:
         raise ServingError(f"the request is not valid: {error}") from error
 

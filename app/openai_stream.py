@@ -49,7 +49,8 @@ def timed_chat(
             if response.is_error:
                 raise ServingError(f"{url} answered {response.status_code}: {response.read().decode(errors='replace')}")
             for message in _messages(response.iter_lines()):
-                text = "".join(choice.get("delta", {}).get("content") or "" for choice in message.get("choices", []))
+                choices = message.get("choices") or []
+                text = "".join((choice.get("delta") or {}).get("content") or "" for choice in choices)
                 if text:
                     first = first if first is not None else clock()
                     pieces.append(text)
@@ -69,10 +70,13 @@ def timed_chat(
 
 def _messages(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
     for line in lines:
-        data = line.removeprefix("data: ") if line.startswith("data: ") else ""
+        data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
         if not data or data == "[DONE]":
             continue
-        message = json.loads(data)
-        if "error" in message:
-            raise ServingError(str(message["error"].get("message", message["error"])))
+        try:
+            message = json.loads(data)
+        except ValueError:
+            raise ServingError(f"the endpoint streamed what is not JSON: {data[:200]}") from None
+        if error := message.get("error"):
+            raise ServingError(str(error.get("message", error) if isinstance(error, dict) else error))
         yield message

@@ -221,15 +221,16 @@ class TestRay:
         )
 
     def test_the_deployments_name_is_derived_from_the_model_id(self) -> None:
-        from ray.llm._internal.serve.core.server.llm_server import LLMServer
-        from ray.serve.llm import build_llm_deployment
+        from ray.llm._internal.serve.core.server import builder
 
         from app.serving.llm_config import NAME_PREFIX, deployment_name
 
-        given = config(model_id="org/model-1.5")
-        made = build_llm_deployment(given, name_prefix=NAME_PREFIX, deployment_cls=LLMServer)
-        assert made._bound_deployment.name == deployment_name("org/model-1.5"), moved(
-            "the name of a deployment", "app/serving/llm_config.py"
+        file = "app/serving/llm_config.py"
+        # Building the deployment would start a cluster: its name is the prefix and this.
+        made = NAME_PREFIX + builder._get_deployment_name(config(model_id="org/model-1.5"))
+        assert made == deployment_name("org/model-1.5"), moved("the name of a deployment", file)
+        assert "name_prefix + deployment_name" in inspect.getsource(builder.build_llm_deployment), moved(
+            "the prefix of a deployment's name", file
         )
 
     def test_the_server_runs_chats_and_completions_by_methods_that_we_override(self) -> None:

@@ -1,10 +1,11 @@
 """The note a local run leaves while it lives, so that other commands on this machine find it: one JSON file per run."""
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import psutil
 
 from app.settings import home
 
@@ -32,7 +33,7 @@ def living_runs() -> list[RunRecord]:
     """Runs whose process is there, newest first. Notes of dead ones are removed on the way."""
     living = []
     for _, path, record in sorted(_records(), key=lambda item: item[0], reverse=True):
-        if _alive(record.pid):
+        if _alive(record.pid, path.stat().st_mtime if path.exists() else 0.0):
             living.append(record)
         else:
             path.unlink(missing_ok=True)
@@ -50,11 +51,9 @@ def _records() -> Iterator[tuple[float, Path, RunRecord]]:
             continue
 
 
-def _alive(pid: int) -> bool:
+def _alive(pid: int, noted_at: float) -> bool:
+    """Whether the process that wrote the note is there, and not a later one with the same pid."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return psutil.Process(pid).create_time() <= noted_at
+    except psutil.NoSuchProcess:
         return False
-    except PermissionError:
-        return True
-    return True

@@ -23,7 +23,7 @@ from app.serving.auth import ApiKeyMiddleware, tenant_salt
 from app.serving.http_errors import PARSED, ModelNotFound, install_error_handlers
 from app.serving.llm_config import deployment_name
 from app.serving.request_checks import check_body
-from app.settings import Settings
+from app.settings import AuthSettings, Settings
 
 _ENDPOINTS: dict[str, Callable[[FastAPI], Any]] = {
     "models": lambda app: app.get("/v1/models"),
@@ -108,12 +108,18 @@ class TieredIngress(OpenAiIngress):
             raise ModelNotFound(model or "", self._model_ids)
 
 
+def application(auth: AuthSettings) -> FastAPI:
+    """The FastAPI application around the endpoints. The last middleware that is added is the outermost."""
+    app = FastAPI(title="tierserve", docs_url=None, redoc_url=None)
+    app.add_middleware(ApiKeyMiddleware, auth=auth)
+    install_error_handlers(app)
+    # Around all of it, so that a browser may read refusals and errors too.
+    app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"])
+    return app
+
+
 def ingress_class(settings: Settings) -> Any:
     """The class that Ray Serve deploys: TieredIngress behind a FastAPI application of our own making."""
-    app = FastAPI(title="tierserve", docs_url=None, redoc_url=None)
-    app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"])
-    app.add_middleware(ApiKeyMiddleware, auth=settings.auth)
-    install_error_handlers(app)
     debug = frozenset(model.id for model in settings.models if model.routing.debug)
     ingress = type(TieredIngress.__name__, (TieredIngress,), {"_debug": debug})
-    return make_fastapi_ingress(ingress, endpoint_map=_ENDPOINTS, app=app)
+    return make_fastapi_ingress(ingress, endpoint_map=_ENDPOINTS, app=application(settings.auth))

@@ -6,10 +6,13 @@ replica's event loop for every engine step), so this one file wraps that method;
 fails when it moves.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from app.cache_report import PromptTokens
+
+logger = logging.getLogger(__name__)
 
 # (internal request id, external request id, what the scheduler said)
 OnPrefill = Callable[[str, str, PromptTokens], None]
@@ -23,7 +26,10 @@ def tap_prefill_stats(engine_client: Any, on_prefill: OnPrefill) -> None:
     def tapped(engine_core_outputs: list[Any], *args: Any, **kwargs: Any) -> Any:
         for output in engine_core_outputs:
             if output.prefill_stats is not None:
-                _report(processor, output, on_prefill)
+                try:
+                    _report(processor, output, on_prefill)
+                except Exception:  # whatever leaves here would end the engine's output handler, and all its requests
+                    logger.exception("a cache report was lost")
         return process_outputs(engine_core_outputs, *args, **kwargs)
 
     processor.process_outputs = tapped

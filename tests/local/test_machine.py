@@ -29,11 +29,9 @@ def test_a_fit_machine_passes() -> None:
     check_machine(settings({"replicas": 2}), FIT)
 
 
-@pytest.mark.parametrize(("field", "value"), [("system", "Darwin"), ("architecture", "aarch64")])
-def test_another_platform(field: str, value: str) -> None:
-    message = refusal(replace(FIT, **{field: value}))
-    assert value in message
-    assert "needs Linux on x86-64" in message
+@pytest.mark.parametrize("other", [replace(FIT, system="Darwin"), replace(FIT, architecture="aarch64")])
+def test_another_platform(other: Machine) -> None:
+    assert refusal(other).endswith(f"needs Linux on x86-64; this is {other.system} on {other.architecture}")
 
 
 def test_a_cpu_without_avx2() -> None:
@@ -110,5 +108,5 @@ def test_a_port_whose_last_connection_just_ended_is_free(unused_port: int) -> No
 
 
 def test_a_host_that_is_not_here() -> None:
-    with pytest.raises(MachineError, match="port 80 on 192.0.2.1 cannot be used"):
+    with pytest.raises(MachineError, match=r"port 80 on 192\.0\.2\.1 cannot be used"):
         check_port("192.0.2.1", 80)

@@ -1,4 +1,4 @@
-"""What would not deploy is refused with the file and the application named; nothing else leaves than a SettingsError."""
+"""What would not deploy is refused with the file and the application named; nothing but a SettingsError leaves."""
 
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def test_defaults_are_rays(tmp_path: Path) -> None:
         ("a: [", ": not valid YAML: "),
         (
             "applications: [{name: one, import_path: other:app}]",
-            ", application one: import_path is other:app, not app.m",
+            ", application one: import_path is other:app, not",
         ),
         ("applications: [{name: one}]", ", application one: import_path is None"),
         ("applications: [{name: one, import_path: 'app.main:build'}]", ", application one: models: is required"),

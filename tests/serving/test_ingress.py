@@ -1,0 +1,147 @@
+"""The ingress' own part, on handles that answer without a cluster: tenants, models, reports in headers, and order."""
+
+from collections.abc import AsyncGenerator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.serve.llm.openai_api_models import ChatCompletionRequest, ChatCompletionResponse
+from starlette.requests import Request
+from starlette.testclient import TestClient
+from vllm.entrypoints.serve.engine.protocol import PromptTokenUsageInfo, UsageInfo
+
+from app.routing.core import RoutingCore
+from app.serving import ingress
+from app.serving.auth import tenant_salt
+from app.serving.http_errors import ModelNotFound
+from app.serving.ingress import TieredIngress, application
+from app.settings import AuthSettings
+
+DETAILS = {"cached_tokens": 96, "l0_tokens": 32, "l1_tokens": 64, "l2_tokens": 0, "computed_tokens": 4, "replica": "r1"}
+
+
+def answer(details: dict[str, Any] | None) -> ChatCompletionResponse:
+    usage = UsageInfo(prompt_tokens=100, total_tokens=101, completion_tokens=1)
+    usage.prompt_tokens_details = PromptTokenUsageInfo(**details) if details else None
+    return ChatCompletionResponse(model="m", choices=[], usage=usage)
+
+
+class Handle:
+    """A deployment handle as the ingress uses one; keeps what it was asked."""
+
+    def __init__(self, *responses: Any) -> None:
+        self.responses, self.asked = responses, list[Any]()
+        self.chat = SimpleNamespace(remote=self._remote)
+
+    def options(self, **_: Any) -> "Handle":
+        return self
+
+    async def _remote(self, body: Any, info: Any) -> AsyncGenerator[Any, None]:
+        self.asked.append(body)
+        for response in self.responses:
+            yield response
+
+
+@pytest.fixture(autouse=True)
+def core(monkeypatch: pytest.MonkeyPatch) -> RoutingCore:
+    """The router of this process, which Serve would have made; `serve` itself answers only inside a replica."""
+    made = RoutingCore("round_robin")
+    context = SimpleNamespace(app_name="app")
+    monkeypatch.setattr(ingress, "serve", SimpleNamespace(get_replica_context=lambda: context))
+    monkeypatch.setattr(ingress, "find_core", lambda app, deployment: made if deployment == "engine:m" else None)
+    return made
+
+
+def front(handle: Handle, *ids: str) -> TieredIngress:
+    names = ids or ("m",)
+    return TieredIngress(dict.fromkeys(names, handle), dict.fromkeys(names, None))
+
+
+def request(tenant: str | None = None, **headers: str) -> Request:
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    state = {} if tenant is None else {"tenant": tenant}
+    return Request({"type": "http", "method": "POST", "path": "/", "headers": raw, "state": state})
+
+
+def body(model: str | None = "m", **fields: Any) -> ChatCompletionRequest:
+    return ChatCompletionRequest(model=model, messages=[{"role": "user", "content": "hi"}], **fields)
+
+
+async def test_the_report_goes_into_headers() -> None:
+    response = await front(Handle(answer(DETAILS))).chat(body(), request())
+    assert response.headers["x-tierserve-cache"] == "l0=32, l1=64, l2=0, computed=4"
+    assert response.headers["x-tierserve-replica"] == "r1"
+    assert "x-tierserve-routing" not in response.headers
+
+
+async def test_without_a_report_there_is_no_header() -> None:
+    for details in (None, {"cached_tokens": 3}):
+        response = await front(Handle(answer(details))).chat(body(), request())
+        assert "x-tierserve-cache" not in response.headers
+
+
+async def test_a_tenants_salt_replaces_the_clients() -> None:
+    handle = Handle(answer(None))
+    for tenant, salt in (("one", None), ("one", "mine"), ("two", "mine"), (None, "mine"), (None, None)):
+        await front(handle).chat(body(cache_salt=salt), request(tenant))
+    salts = [asked.cache_salt for asked in handle.asked]
+    assert salts == [
+        *(tenant_salt("one", None), tenant_salt("one", "mine"), tenant_salt("two", "mine")),
+        *("mine", None),
+    ]
+
+
+@pytest.mark.parametrize("model", ["other", "other:adapter", ""])
+async def test_an_unknown_model_reaches_no_replica(model: str) -> None:
+    handle = Handle(answer(None))
+    with pytest.raises(ModelNotFound, match="Available here: m"):
+        await front(handle).chat(body(model), request())
+    assert handle.asked == []
+
+
+async def test_naming_the_model_is_optional_only_if_there_is_one() -> None:
+    await front(Handle(answer(None))).chat(body(None), request())
+    with pytest.raises(ModelNotFound):
+        await front(Handle(answer(None)), "m", "n").chat(body(None), request())
+
+
+async def test_a_model_that_is_not_there_has_no_card() -> None:
+    with pytest.raises(ModelNotFound):
+        await front(Handle()).model_data("other")
+
+
+def client() -> TestClient:
+    app = application(AuthSettings.model_validate({"api_keys": [{"tenant": "one", "key": "key-of-one"}]}))
+
+    @app.get("/fail")
+    def fail() -> None:
+        raise RuntimeError("secret")
+
+    return TestClient(app)
+
+
+KEY = {"Authorization": "Bearer key-of-one"}
+ELSEWHERE = {"Origin": "https://page.example"}
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"), [("/fail", {}, 401), ("/fail", KEY, 500), ("/nowhere", KEY, 404)]
+)
+def test_a_browser_may_read_refusals_and_errors(path: str, headers: dict[str, str], status: int) -> None:
+    response = client().get(path, headers=headers | ELSEWHERE)
+    assert response.status_code == status
+    assert response.headers["access-control-allow-origin"] == "*"
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+def test_a_browsers_preflight_needs_no_key() -> None:
+    asked = {**ELSEWHERE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    response = client().options("/v1/chat/completions", headers=asked)
+    assert response.status_code == 200
+    assert "authorization" in response.headers["access-control-allow-headers"].lower()
+
+
+def test_the_schema_is_not_served_without_a_key() -> None:
+    assert client().get("/openapi.json").status_code == 401
+    assert client().get("/docs").status_code == 401
+    assert client().get("/docs", headers=KEY).status_code == 404

@@ -1,0 +1,168 @@
+"""What the replica adds to Ray's LLM server, without an engine: reports in answers and streams, and nothing kept."""
+
+import asyncio
+import gc
+import json
+from collections.abc import AsyncGenerator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from lmcache.v1.multiprocess.custom_types import IPCCacheServerKey
+from vllm.entrypoints.serve.engine.protocol import UsageInfo
+
+from app.cache_report import PromptTokens
+from app.serving.report_book import ReportBook
+from app.serving.server import TieredLLMServer, _carries_usage, _with_details
+from app.tiers.events import Lookup, LookupFeed
+
+PROMPT = PromptTokens(total=200, local=64, external=128)
+
+
+class Feed:
+    """Lookups that are there, by internal id."""
+
+    def __init__(self, lookups: dict[str, Lookup]) -> None:
+        self.lookups = lookups
+
+    def take(self, request_id: str, timeout_s: float = 0.0) -> Lookup | None:
+        return self.lookups.pop(request_id, None)
+
+
+class Replica(TieredLLMServer):
+    """The real methods on parts that need no engine."""
+
+    def __init__(self, lookups: dict[str, Lookup] | None = None) -> None:
+        self._book, self._replica = ReportBook(), "replica-1"
+        self._feed = cast("LookupFeed", Feed(lookups or {}))
+
+    def __del__(self) -> None: ...  # type: ignore[override]
+
+    async def serve(self, request: Any, responses: list[Any]) -> list[Any]:
+        async def engine(asked: Any, _: Any) -> AsyncGenerator[Any, None]:
+            async def run() -> AsyncGenerator[Any, None]:
+                self._book.prefill("internal", f"chatcmpl-{asked.request_id}", PROMPT)
+                for response in responses:
+                    if isinstance(response, Exception):
+                        raise response
+                    yield response
+
+            return run()
+
+        stream = self._reported(request, await self._call(engine, request, None))
+        return [response async for response in stream]
+
+
+def asks(**fields: Any) -> Any:
+    return SimpleNamespace(request_id="the client's", **fields)
+
+
+def whole() -> Any:
+    return SimpleNamespace(usage=UsageInfo(prompt_tokens=200, total_tokens=201, completion_tokens=1))
+
+
+def event(message: Any) -> str:
+    return f"data: {json.dumps(message, separators=(',', ':'))}\n\n"
+
+
+DETAILS = {
+    "cached_tokens": 192,
+    "l0_tokens": 64,
+    "l1_tokens": 64,
+    "l2_tokens": 64,
+    "computed_tokens": 8,
+    "replica": "replica-1",
+}
+
+
+async def test_a_whole_answer_carries_its_report() -> None:
+    replica = Replica({"internal": Lookup(128, 128)})
+    [response] = await replica.serve(asks(), [whole()])
+    assert DETAILS.items() <= response.usage.prompt_tokens_details.model_dump().items()
+    assert len(replica._book) == 0
+
+
+async def test_a_lookup_that_did_not_arrive_leaves_the_split_open() -> None:
+    [response] = await Replica().serve(asks(), [whole()])
+    details = response.usage.prompt_tokens_details.model_dump()
+    assert details["cached_tokens"] == 192
+    assert "l1_tokens" not in details
+
+
+@pytest.mark.parametrize("batched", [False, True])
+async def test_a_streams_last_chunk_carries_its_report(batched: bool) -> None:
+    text = event({"choices": [{"delta": {"content": '"usage":{ "choices":[]'}}]})
+    last = event({"id": "x", "choices": [], "usage": {"prompt_tokens": 200}})
+    sent: list[Any] = [[text, last], ["data: [DONE]\n\n"]] if batched else [text, last, "data: [DONE]\n\n"]
+    request = asks(stream=True, stream_options=SimpleNamespace(include_usage=True))
+    got = await Replica({"internal": Lookup(128, 128)}).serve(request, sent)
+    flat = [chunk for each in got for chunk in (each if batched else [each])]
+    assert (flat[0], flat[2]) == (text, "data: [DONE]\n\n"), "nothing else is touched"
+    message = json.loads(flat[1].removeprefix("data: "))
+    assert message == {"id": "x", "choices": [], "usage": {"prompt_tokens": 200, "prompt_tokens_details": DETAILS}}
+    assert flat[1].endswith("\n\n")
+
+
+async def test_a_stream_without_usage_is_passed_on_as_it_is() -> None:
+    chunk = event({"choices": [], "usage": {"prompt_tokens": 1}})
+    assert await Replica().serve(asks(stream=True, stream_options=None), [chunk]) == [chunk]
+
+
+def test_words_of_an_answer_are_not_taken_for_usage() -> None:
+    """A model may write what looks like the last chunk; JSON escapes its quotes."""
+    said = event({"choices": [{"delta": {"content": '"choices":[] "usage":{'}}]})
+    assert not _carries_usage(said)
+    assert _with_details(said, {"a": 1}) == said
+
+
+async def test_each_request_gets_an_id_of_its_own() -> None:
+    one, two = asks(), asks()
+    replica = Replica()
+    await asyncio.gather(replica.serve(one, [whole()]), replica.serve(two, [whole()]))
+    assert len({one.request_id, two.request_id, "the client's"}) == 3
+
+
+async def test_a_salt_that_would_end_the_engine_does_not_reach_it() -> None:
+    request = asks(cache_salt="aGVsbG8/d29ybGQ+@")
+    await Replica().serve(request, [whole()])
+    IPCCacheServerKey("m", 1, None, (1,), 0, 1, "r", cache_salt=request.cache_salt)
+
+
+async def test_nothing_is_kept_of_a_request_that_fails() -> None:
+    replica = Replica()
+    with pytest.raises(ValueError, match="no"):
+        await replica.serve(asks(), [ValueError("no")])
+    assert len(replica._book) == 0
+
+
+async def test_nothing_is_kept_of_a_client_that_leaves() -> None:
+    replica = Replica()
+
+    async def endless() -> AsyncGenerator[Any, None]:
+        while True:
+            yield "data: x\n\n"
+
+    request = asks()
+    stream = replica._reported(request, endless())
+    await anext(stream)
+    assert len(replica._book) == 1
+    await stream.aclose()
+    assert len(replica._book) == 0
+
+
+async def test_nothing_is_kept_of_an_answer_that_nobody_began_to_read() -> None:
+    """A generator that is dropped before its first step never runs its `finally`."""
+    replica = Replica()
+
+    async def engine(_: Any, __: Any) -> AsyncGenerator[Any, None]:
+        async def run() -> AsyncGenerator[Any, None]:
+            yield whole()
+
+        return run()
+
+    request = asks()
+    stream = replica._reported(request, await replica._call(engine, request, None))
+    del stream
+    gc.collect()
+    await asyncio.sleep(0)
+    assert len(replica._book) == 0

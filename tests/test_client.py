@@ -1,0 +1,120 @@
+"""The SDK on a handle that answers without a cluster: requests, answers, streams, and refusals as ServingError."""
+
+from collections.abc import AsyncIterator, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.serve.llm.openai_api_models import ChatCompletionResponse, CompletionResponse, ErrorResponse
+from vllm.entrypoints.serve.engine.protocol import ErrorInfo, PromptTokenUsageInfo, UsageInfo
+
+from app.cache_report import CacheReport
+from app.client import Client
+from app.errors import ServingError
+
+USAGE = UsageInfo(
+    prompt_tokens=10,
+    prompt_tokens_details=PromptTokenUsageInfo(
+        cached_tokens=6, l0_tokens=6, l1_tokens=0, l2_tokens=0, computed_tokens=4, replica="r"
+    ),
+)
+CHAT = ChatCompletionResponse(
+    model="m",
+    choices=[{"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}],
+    usage=USAGE,
+)
+TEXT = CompletionResponse(model="m", choices=[{"index": 0, "text": "Hello", "finish_reason": "length"}], usage=USAGE)
+REFUSED = ErrorResponse(error=ErrorInfo(message="The prompt is too long.", type="BadRequestError", code=400))
+
+
+class Responses:
+    """What a handle's streaming call gives: an iterator and an async one."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self._items = items
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._items)
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        for item in self._items:
+            yield item
+
+
+class Handle:
+    def __init__(self, *items: Any) -> None:
+        self.asked: list[tuple[str, Any, Any]] = []
+        self._items = list(items)
+
+    def options(self, **options: Any) -> "Handle":
+        assert options == {"stream": True}
+        return self
+
+    def __getattr__(self, method: str) -> Any:
+        def remote(request: Any, info: Any) -> Responses:
+            self.asked.append((method, request, info))
+            return Responses(self._items)
+
+        return SimpleNamespace(remote=remote)
+
+
+def test_a_chat() -> None:
+    handle = Handle(CHAT)
+    answer = Client(handle, "m").chat("Hi", max_tokens=3)
+    assert (answer.text, answer.finish_reason) == ("Hello", "stop")
+    assert answer.report == CacheReport(6, 0, 4, 0, 0, "r")
+    method, request, info = handle.asked[0]
+    assert (method, request.model, request.max_tokens, info) == ("chat", "m", 3, None)
+    assert request.messages[0]["content"] == "Hi"
+
+
+def test_a_completion_of_text_or_token_ids() -> None:
+    for prompt in ("Hi", [1, 2, 3]):
+        handle = Handle(TEXT)
+        answer = Client(handle, "m").complete(prompt)
+        assert (answer.text, answer.finish_reason) == ("Hello", "length")
+        assert handle.asked[0][1].prompt == prompt
+
+
+async def test_the_same_on_an_event_loop() -> None:
+    assert (await Client(Handle(CHAT), "m").achat("Hi")).text == "Hello"
+    assert (await Client(Handle(TEXT), "m").acomplete("Hi")).text == "Hello"
+
+
+STREAM = [
+    ['data: {"choices":[{"delta":{"role":"assistant"}}]}\n\n', 'data: {"choices":[{"delta":{"content":"Hel"}}]}\n\n'],
+    'data: {"choices":[{"delta":{"content":"lo"}}]}\n\n',
+    ['data: {"choices":[],"usage":{}}\n\n', "data: [DONE]\n\n"],
+]
+
+
+async def test_a_stream_is_the_texts_pieces() -> None:
+    assert list(Client(Handle(*STREAM), "m").stream("Hi")) == ["Hel", "lo"]
+    assert [piece async for piece in Client(Handle(*STREAM), "m").astream("Hi")] == ["Hel", "lo"]
+
+
+def test_a_refusal_says_why() -> None:
+    for call in (lambda c: c.chat("Hi"), lambda c: c.complete("Hi"), lambda c: list(c.stream("Hi"))):
+        with pytest.raises(ServingError, match=r"^The prompt is too long\.$"):
+            call(Client(Handle(REFUSED), "m"))
+
+
+def test_an_error_within_a_stream() -> None:
+    with pytest.raises(ServingError, match="it broke"):
+        list(Client(Handle(STREAM[0], 'data: {"error":{"message":"it broke"}}\n\n'), "m").stream("Hi"))
+
+
+@pytest.mark.parametrize("options", [{"max_tokens": "many"}, {"temperature": "hot"}])
+def test_a_request_that_is_not_valid_is_not_sent(options: dict[str, Any]) -> None:
+    handle = Handle(CHAT)
+    with pytest.raises(ServingError, match=f"^the request is not valid: {next(iter(options))}: ") as caught:
+        Client(handle, "m").chat("Hi", **options)
+    assert "ChatCompletionRequest" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert handle.asked == []
+
+
+def test_a_replica_is_named_in_the_header_that_the_router_reads() -> None:
+    handle = Handle(CHAT)
+    Client(handle, "m").on_replica("r2").chat("Hi")
+    assert handle.asked[0][2].headers == {"x-tierserve-replica": "r2"}

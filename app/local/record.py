@@ -32,8 +32,8 @@ def _directory() -> Path:
 def living_runs() -> list[RunRecord]:
     """Runs whose process is there, newest first. Notes of dead ones are removed on the way."""
     living = []
-    for _, path, record in sorted(_records(), key=lambda item: item[0], reverse=True):
-        if _alive(record.pid, path.stat().st_mtime if path.exists() else 0.0):
+    for noted_at, path, record in sorted(_records(), key=lambda item: item[0], reverse=True):
+        if _alive(record.pid, noted_at):
             living.append(record)
         else:
             path.unlink(missing_ok=True)

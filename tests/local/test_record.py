@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from app.local.record import RunRecord, living_runs
@@ -38,9 +39,15 @@ def test_notes_of_dead_runs_are_removed() -> None:
 
 def test_the_newest_run_comes_first() -> None:
     old, new = record(os.getpid()), record(os.getppid())
-    os.utime(old.write(), (1, 1))
-    os.utime(new.write(), (2, 2))
+    now = time.time()
+    os.utime(old.write(), (now + 1, now + 1))
+    os.utime(new.write(), (now + 2, now + 2))
     assert living_runs() == [new, old]
+
+
+def test_a_later_process_with_the_same_pid_is_not_the_run() -> None:
+    os.utime(record(os.getpid()).write(), (1, 1))
+    assert living_runs() == []
 
 
 def test_a_run_of_another_user_is_alive() -> None:

@@ -14,6 +14,7 @@ named by `cache_salt`. Inside a deployment use the coroutines (`achat`, `acomple
 
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,8 +62,17 @@ def connect(app_name: str = "tierserve", address: str | None = None, *, model: s
         raise ServingError(f"application {app_name} has several models ({', '.join(known.values())}): name one")
     deployment = deployment_name(model) if model is not None else next(iter(known))
     handle = serve.get_deployment_handle(deployment, app_name)
-    # A deployment's name does not tell `a/b` from `a--b`: the replica knows its model's id.
-    return Client(handle, model or handle.llm_config.remote().result(timeout_s=60).model_id)
+    return Client(handle, model or _model_id(handle))
+
+
+def _model_id(handle: Any) -> str:
+    """A deployment's name does not tell `a/b` from `a--b`: the replica knows its model's id.
+
+    Asked from a thread, for Ray lets nobody wait for a result on an event loop, which a deployment's constructor is on.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        config = pool.submit(lambda: handle.llm_config.remote().result(timeout_s=60)).result()
+    return str(config.model_id)
 
 
 def _local_address() -> str:

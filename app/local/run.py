@@ -70,7 +70,8 @@ class LocalRun:
         self._deploy()
 
     def _start_ray(self) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        if not any(entry.settings.usage_stats for entry in self.file.applications):
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
 
         self._temp = Path(tempfile.mkdtemp(prefix=f"{_TEMP_PREFIX}{os.getpid()}-"))

@@ -54,17 +54,23 @@ class NodeCache:
     async def attach(self, holder: str) -> CacheEndpoint:
         """Lease the server for `holder`, starting it if need be. Raises ServingError if it does not start."""
         self._leases[holder] = time.monotonic()
+        server = await self._running()
+        self._leases[holder] = time.monotonic()
+        return server.at
+
+    async def renew(self, holder: str) -> None:
+        """Keep the lease. After this actor's own process was restarted, that is what starts the server again."""
+        self._leases[holder] = time.monotonic()
+        await self._running()
+
+    async def _running(self) -> CacheServer:
         async with self._starting:
             if self._server is None:
                 self._server = await asyncio.to_thread(self._start)
                 self._answered_at = time.monotonic()
             if self._watch is None:  # not in __init__: that does not run on the loop that later serves the actor
                 self._watch = asyncio.get_running_loop().create_task(self._watch_server())
-        self._leases[holder] = time.monotonic()
-        return self._server.at
-
-    async def renew(self, holder: str) -> None:
-        self._leases[holder] = time.monotonic()
+        return self._server
 
     async def release(self, holder: str) -> None:
         self._leases.pop(holder, None)

@@ -124,6 +124,15 @@ def stop(served: Served) -> int:
     return served.process.wait(STOP_WITHIN_S)
 
 
+def disconnect() -> None:
+    """Leave the Ray cluster this process has joined. Serve remembers its controller beyond that: it forgets it too."""
+    import ray
+    from ray.serve import context
+
+    ray.shutdown()
+    context._set_global_client(None)
+
+
 def leftovers() -> set[str]:
     """What a run could leave behind outside its home."""
     segments = {path.name for path in Path("/dev/shm").glob("*") if path.name.startswith(("lmcache", "psm_"))}

@@ -19,7 +19,7 @@ from app.cache_report import CACHE_HEADER, REPLICA_HEADER
 from app.client import Client, connect
 from app.demo import PROMPT
 from app.errors import ServingError
-from tests.e2e.conftest import ROOT, TIERSERVE, Served, wait_for
+from tests.e2e.conftest import ROOT, TIERSERVE, Served, disconnect, wait_for
 
 MODEL = "smollm2-135m-instruct"
 LONG = PROMPT.read_text()[:3000]
@@ -33,10 +33,8 @@ def http(served: Served) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def sdk(served: Served) -> Iterator[Client]:
-    import ray
-
     yield connect("tierserve")
-    ray.shutdown()
+    disconnect()
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from app.cache_report import REPLICA_HEADER
 from app.client import connect
 from app.demo import PROMPT
 from app.tiers.cache_server import free_ports
-from tests.e2e.conftest import ROOT, wait_for
+from tests.e2e.conftest import ROOT, disconnect, wait_for
 
 MODEL = "smollm2-135m-instruct"
 KEYS = {"acme": "acme-secret-key", "globex": "globex-secret-key"}
@@ -126,9 +126,7 @@ def cluster(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cl
         wait_for("the application runs", lambda: _running(cluster), READY_WITHIN_S, every_s=2)
         yield cluster
     finally:
-        import ray
-
-        ray.shutdown()
+        disconnect()
         cluster.stop()
         subprocess.run(["rm", "-rf", str(temp)], check=False)
 

@@ -116,7 +116,8 @@ def test_the_wrong_method(http: httpx.Client) -> None:
     assert http.get(CHAT).json()["error"]["message"]
 
 
-SCALARS = st.one_of(
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), FLOATS, st.text(max_size=20))
     st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=20)
 )
 JSON = st.recursive(

@@ -118,8 +118,6 @@ def test_the_wrong_method(http: httpx.Client) -> None:
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), FLOATS, st.text(max_size=20))
-    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=20)
-)
 JSON = st.recursive(
     SCALARS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),

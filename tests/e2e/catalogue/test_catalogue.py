@@ -3,6 +3,7 @@
 The SDK is used as another deployment would: from inside an application of its own on the same cluster.
 """
 
+import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +34,8 @@ def catalogue_file(directory: Path) -> Path:
         "l2": {"enabled": False},
         "routing": {"strategy": "round_robin"},
     }
-    models = [{**chat, "id": CHAT, **small, "routing": {"strategy": "session"}}, {**embed, **small}]
+    limits = {"max_ongoing_requests": 2, "max_queued_requests": 2}
+    models = [{**chat, "id": CHAT, **small, **limits, "routing": {"strategy": "session"}}, {**embed, **small}]
     document["applications"][0]["args"]["models"] = models
     path = directory / "catalogue.yaml"
     path.write_text(yaml.safe_dump(document))
@@ -73,6 +75,18 @@ def test_a_model_must_be_named(catalogue: Served) -> None:
     response = httpx.post(f"{catalogue.url}/v1/chat/completions", json=body, timeout=120)
     assert 400 <= response.status_code < 500, response.text
     assert CHAT in response.json()["error"]["message"]
+
+
+async def test_a_full_queue_is_a_503_that_says_when_to_come_back(catalogue: Served) -> None:
+    body = {"model": CHAT, "messages": [{"role": "user", "content": "Count to a hundred."}], "max_tokens": 40}
+    async with httpx.AsyncClient(base_url=catalogue.url, timeout=120) as client:
+        responses = await asyncio.gather(*(client.post("/v1/chat/completions", json=body) for _ in range(12)))
+    refused = [response for response in responses if response.status_code != 200]
+    assert 0 < len(refused) < 12
+    for response in refused:
+        assert response.status_code == 503, response.text
+        assert response.headers["Retry-After"] == "1"
+        assert response.json()["error"]["code"] == "overloaded"
 
 
 def test_only_the_model_with_l1_has_a_cache_server(catalogue: Served) -> None:

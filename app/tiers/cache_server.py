@@ -50,7 +50,12 @@ class closing_all:  # noqa: N801 - a context manager, like contextlib.closing
 def new_endpoint(host: str = "127.0.0.1") -> CacheEndpoint:
     """Free ports, and a segment name that says which process it belongs to (see `sweep_segments`)."""
     port, http_port, events_port = free_ports(3, host)
-    return CacheEndpoint(host, port, http_port, events_port, f"{_OURS}{os.getpid()}-{port}")
+    return CacheEndpoint(host, port, http_port, events_port, segment_name(port))
+
+
+def segment_name(port: int) -> str:
+    """Of the segment of a server of this process: unique on the machine, and tells its owner (`sweep_segments`)."""
+    return f"{_OURS}{os.getpid()}-{port}"
 
 
 def server_command(spec: CacheSpec, at: CacheEndpoint) -> list[str]:

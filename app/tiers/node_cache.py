@@ -20,8 +20,9 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app.errors import ServingError
-from app.tiers.cache_server import CacheServer, new_endpoint, sweep_segments
+from app.tiers.cache_server import CacheServer, new_endpoint, segment_name, sweep_segments
 from app.tiers.cache_spec import CacheEndpoint, CacheSpec
+from app.tiers.leases import Leases
 from app.tiers.transfer import HEARTBEAT_S
 
 NAMESPACE = "tierserve"
@@ -43,7 +44,7 @@ class NodeCache:
 
     def __init__(self, key: str, spec: CacheSpec) -> None:
         self._key, self._spec = key, spec
-        self._leases: dict[str, float] = {}
+        self._leases = Leases(LEASE_S)
         self._server: CacheServer | None = None
         self._starting = asyncio.Lock()
         self._restarts = 0
@@ -53,14 +54,14 @@ class NodeCache:
 
     async def attach(self, holder: str) -> CacheEndpoint:
         """Lease the server for `holder`, starting it if need be. Raises ServingError if it does not start."""
-        self._leases[holder] = time.monotonic()
+        self._leases.renew(holder)
         server = await self._running()
-        self._leases[holder] = time.monotonic()
+        self._leases.renew(holder)
         return server.at
 
     async def renew(self, holder: str) -> None:
         """Keep the lease. After this actor's own process was restarted, that is what starts the server again."""
-        self._leases[holder] = time.monotonic()
+        self._leases.renew(holder)
         await self._running()
 
     async def _running(self) -> CacheServer:
@@ -73,7 +74,7 @@ class NodeCache:
         return self._server
 
     async def release(self, holder: str) -> None:
-        self._leases.pop(holder, None)
+        self._leases.release(holder)
 
     async def status(self) -> dict[str, Any]:
         """What a person wants to know: where it is, whether it answers, how full L1 is, what L2 says of itself."""
@@ -83,7 +84,7 @@ class NodeCache:
             "node_id": ray.get_runtime_context().get_node_id(),
             "pid": server.pid if server else None,
             "restarts": self._restarts,
-            "replicas": sorted(self._leases),
+            "replicas": self._leases.holders(),
             "healthy": False,
         }
         if server is not None:
@@ -109,20 +110,25 @@ class NodeCache:
 
     def _start(self) -> CacheServer:
         sweep_segments()
-        at = self._remembered_endpoint() or new_endpoint()
+        at = self._remembered_endpoint()
+        if at is None:
+            at = new_endpoint()
+        else:  # engines of this actor's former life may still believe in the server that ended with it
+            time.sleep(QUIET_S)
         server = CacheServer(self._spec, at, _run_directory() / f"cache-{self._key}-{at.port}.log")
         server.start()
-        self._memo().write_text("\n".join([at.host, str(at.port), str(at.http_port), str(at.events_port), at.shm_name]))
+        self._memo().write_text("\n".join([at.host, str(at.port), str(at.http_port), str(at.events_port)]))
         return server
 
     def _memo(self) -> Path:
         return _run_directory() / f"cache-{self._key}-{ray.get_runtime_context().get_node_id()[:12]}.endpoint"
 
     def _remembered_endpoint(self) -> CacheEndpoint | None:
-        """The endpoint of this actor's former life (Ray restarts it if its process dies): engines still use it."""
+        """The ports of this actor's former life (Ray restarts it if its process dies): engines still use them. The
+        segment is a new one, named after this process, or others would take it for a dead one's."""
         try:
-            host, port, http_port, events_port, shm_name = self._memo().read_text().splitlines()
-            return CacheEndpoint(host, int(port), int(http_port), int(events_port), shm_name)
+            host, port, http_port, events_port = self._memo().read_text().splitlines()
+            return CacheEndpoint(host, int(port), int(http_port), int(events_port), segment_name(int(port)))
         except (OSError, ValueError):
             return None
 
@@ -132,9 +138,9 @@ class NodeCache:
             try:
                 if self._server is not None:
                     await self._look_after(self._server)
-                if self._drop_expired_leases():
+                if self._leases.over():
                     await self.stop()
-                    ray.actor.exit_actor()
+                    ray.kill(ray.get_runtime_context().current_actor)
             except Exception:
                 logger.exception("looking after cache server %s failed; trying again", self._key)
 
@@ -149,13 +155,6 @@ class NodeCache:
             await asyncio.to_thread(server.start)
             self._restarts += 1
             self._answered_at = time.monotonic()
-
-    def _drop_expired_leases(self) -> bool:
-        """True when the last lease has run out (never before the first)."""
-        had = bool(self._leases)
-        limit = time.monotonic() - LEASE_S
-        self._leases = {holder: renewed for holder, renewed in self._leases.items() if renewed > limit}
-        return had and not self._leases
 
     async def _server_status(self, server: CacheServer) -> dict[str, Any]:
         async with httpx.AsyncClient(timeout=2) as client:

@@ -21,6 +21,7 @@ from typing import Any
 import ray
 from pydantic import ValidationError
 from ray import serve
+from ray.serve import context
 from ray.serve.llm.openai_api_models import ChatCompletionRequest, CompletionRequest
 
 from app.cache_report import REPLICA_HEADER, CacheReport, from_details
@@ -86,6 +87,8 @@ def _join(address: str) -> None:
         ray.init(address=address, log_to_driver=False, namespace="tierserve-clients", logging_level="ERROR")
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise ServingError(f"no Ray cluster at {address} ({error}): start one with `make serve`") from error
+    # Serve remembers the controller of a cluster that this process has left, and would ask that one (ray 2.60.0).
+    context._set_global_client(None)
 
 
 def _models(app_name: str) -> dict[str, str]:

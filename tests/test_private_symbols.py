@@ -129,6 +129,13 @@ class TestRay:
 
     EXECUTOR, INGRESS, SERVER = "app/serving/executor.py", "app/serving/ingress.py", "app/serving/server.py"
 
+    def test_serve_can_be_made_to_forget_its_controller(self) -> None:
+        from ray.serve import context
+
+        assert parameters(context._set_global_client) == ["client"], moved(
+            "ray.serve.context._set_global_client", "app/client.py"
+        )
+
     def test_the_engines_arguments_come_from_its_config(self) -> None:
         from app.serving.executor import use_one_process
 

@@ -4,6 +4,8 @@ import importlib
 
 import click
 
+from app.local.quiet import quiet_vllm
+
 _BENCHES = {
     "pool": "The L2 pool beside LMCache's own file adapters.",
     "routing": "What routing a request costs, beside Ray's own routers.",
@@ -19,6 +21,7 @@ class _Benches(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _BENCHES:
             return None
+        quiet_vllm()  # some import vLLM, and `--json` promises one object
         command = getattr(importlib.import_module(f"app.bench.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command), cmd_name
         return command

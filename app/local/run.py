@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stderr, suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -110,8 +110,9 @@ class LocalRun:
     def _stop(self) -> None:
         processes = descendants()
         segments = segments_of(processes)
-        # Ray prints to stderr that calls to actors which we end on purpose have failed.
-        with redirect_stderr(io.StringIO()), suppress(Exception):
+        # Ray prints that calls to actors which we end on purpose have failed.
+        nowhere = io.StringIO()
+        with redirect_stdout(nowhere), redirect_stderr(nowhere), suppress(Exception):
             _stop_serving()
             import ray
 

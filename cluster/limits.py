@@ -23,6 +23,8 @@ _DECIMAL = {
 # KubeRay: a RayService's cluster and service names are made from its own, which leaves 47 of 63 characters.
 RAYSERVICE_NAME = 47
 NAMESPACE_NAME = 63
+# Kubernetes takes longer ones of most kinds, but labels and services that are made from them end here.
+OBJECT_NAME = 63
 
 
 def check_label(value: str, limit: int, what: str, *, letter_first: bool = False) -> str:

@@ -43,7 +43,7 @@ class TieredStorage(Stage):
 
     def status(self, context: Context) -> StageStatus:
         if context.config.tiered_storage is None:
-            return StageStatus("absent", ("not configured",))
+            return StageStatus("applied", ("not configured: nothing to do",))
         cluster = hyperpod.describe(context.aws)
         state = "applied" if cluster.tiered_mode == "Enable" else "absent"
         return StageStatus(state, (f"cluster {cluster.status}, tiered storage {cluster.tiered()}",))  # type: ignore[arg-type]

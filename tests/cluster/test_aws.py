@@ -193,6 +193,34 @@ class TestMoto:
         assert headers() == {"Authorization": "Bearer token-2"}
 
 
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("ResourceNotFoundException", "there is no EKS cluster eks in us-east-1: set aws.eks_cluster"),
+        ("AccessDeniedException", "your credentials lack eks:DescribeCluster"),
+    ],
+)
+def test_an_eks_cluster_that_cannot_be_described(code: str, message: str) -> None:
+    eks = boto3.client("eks", region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
+    stub = Stubber(eks)
+    stub.add_client_error("describe_cluster", code)
+    with stub, pytest.raises(ClusterError, match=message):
+        from_eks(eks, str, "eks", FakeClock())
+
+
+def test_no_credentials_for_eks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    eks = boto3.Session().client("eks", region_name="us-east-1")
+    with pytest.raises(
+        ClusterError, match=r"cannot describe EKS cluster eks: no usable AWS credentials .*aws sso login"
+    ):
+        from_eks(eks, str, "eks", FakeClock())
+
+
 def test_eks_token_is_a_presigned_identity_call() -> None:
     import base64
 

@@ -142,6 +142,17 @@ def test_network_policies_let_nobody_in_by_an_empty_list(rendered: Renderer) -> 
             assert rule.get("from"), "an empty or missing `from` lets everybody in"
 
 
+def test_ray_pods_reach_each_other_redis_dns_and_tls_and_no_more(rendered: Renderer) -> None:
+    """Above all not the metadata service of the node, which answers on port 80."""
+    (policy,) = [o for o in objects(rendered) if o["metadata"]["name"] == f"{rendered.config.name}-ray"]
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    own, redis, *anywhere = policy["spec"]["egress"]
+    assert own == {"to": [{"podSelector": policy["spec"]["podSelector"]}]}
+    (server,) = [o for o in objects(rendered) if o["kind"] == "StatefulSet"]
+    assert redis["to"][0]["podSelector"]["matchLabels"] == server["spec"]["template"]["metadata"]["labels"]
+    assert {port["port"] for rule in anywhere for port in rule["ports"]} == {53, 443, 6443}
+
+
 def test_clients_of_named_namespaces_may_call(fleet: Renderer) -> None:
     config = fleet.config.model_copy(update={"client_namespaces": ("web",)})
     text = to_yaml(Renderer(config).bundle("serving").objects)
@@ -205,6 +216,18 @@ class TestRefused:
     def test_a_pool_outside_the_mount(self, fleet: Renderer) -> None:
         storage = fleet.config.storage.model_copy(update={"mount_path": "/mnt/other"})
         with pytest.raises(ClusterError, match=r"would not be shared between the nodes"):
+            Renderer(fleet.config.model_copy(update={"storage": storage}))
+
+    def test_more_curvine_than_disk(self, fleet: Renderer) -> None:
+        storage = fleet.config.storage.model_copy(update={"nvme_size": "900Gi"})
+        with pytest.raises(
+            ClusterError, match=r"900Gi is more than the 600 GB of local NVMe that ml\.g6e\.4xlarge has"
+        ):
+            Renderer(fleet.config.model_copy(update={"storage": storage}))
+
+    def test_a_pool_larger_than_curvine(self, fleet: Renderer) -> None:
+        storage = fleet.config.storage.model_copy(update={"nvme_size": "200Gi"})
+        with pytest.raises(ClusterError, match=r"l2\.capacity_gib 600 is more than the 400 GiB"):
             Renderer(fleet.config.model_copy(update={"storage": storage}))
 
     def test_a_serve_file_that_does_not_load(self, fleet: Renderer, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def worker_size(config: ClusterConfig, serve: ServeDocument) -> WorkerSize:
     _check_cpus(config, serve, demand, float(quantity(cpu)))
     small = float(quantity(memory)) / GIB
     store = min(_OBJECT_STORE_GIB, small / 8)
-    _check_memory(config, serve, demand, small, store)
+    _check_memory(serve, demand, small, store, gpus)
     _check_pool(config, serve, machine)
     shm = store + _SHM_SPARE_GIB + (demand.l1_gib if demand.on_cpu else 0)
     return WorkerSize(cpu, memory, gpus, f"{floor(shm * 1024)}Mi", int(store * GIB))
@@ -117,8 +117,8 @@ def _check_pool(config: ClusterConfig, serve: ServeDocument, machine: Instance |
         )
 
 
-def _check_memory(config: ClusterConfig, serve: ServeDocument, demand: Demand, gib: float, store: float) -> None:
-    engines = 1 if demand.on_cpu else max(1, demand.gpus // max(1, demand.gpus_per_replica) // config.workers.count)
+def _check_memory(serve: ServeDocument, demand: Demand, gib: float, store: float, gpus: int) -> None:
+    engines = 1 if demand.on_cpu else gpus // max(1, demand.gpus_per_replica)  # Serve may put as many on one node
     l0 = sum(model.l0.gib or 1 for model in serve.models) if demand.on_cpu else 0
     host = _ENGINE_HOST_GIB * engines if not demand.on_cpu else 4.5
     needed = demand.l1_gib + store + host + l0

@@ -309,6 +309,21 @@ def test_instance_types_are_hyperpods() -> None:
     assert set(data("instances")) <= set(model.shape_for("ClusterInstanceType").enum)
 
 
+def test_budgets_are_numbers_of_pods_that_stay(rendered: Renderer) -> None:
+    """RayCluster has no scale subresource: of its pods Kubernetes computes no `maxUnavailable` and no percentage."""
+    budgets = {o["metadata"]["name"]: o["spec"] for o in objects(rendered) if o["kind"] == "PodDisruptionBudget"}
+    assert all("maxUnavailable" not in spec for spec in budgets.values())
+    assert budgets["tierserve-workers"]["minAvailable"] == rendered.config.workers.count - 1
+    assert budgets["tierserve-head"]["minAvailable"] == 1
+
+
+def test_a_fleet_that_may_grow_has_models_that_may(rendered: Renderer) -> None:
+    """Otherwise nothing ever asks the autoscaler for a node."""
+    workers = rendered.config.workers
+    if workers.max_count is not None and workers.max_count > workers.count:
+        assert any(model.autoscaling for model in rendered.serve.models)
+
+
 def test_selectors_find_the_pods_they_mean(rendered: Renderer) -> None:
     """By labels that KubeRay does not set itself."""
     labels = [template["metadata"]["labels"] for template in pod_templates(rendered)]

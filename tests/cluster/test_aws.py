@@ -130,6 +130,32 @@ class TestAddons:
         with pytest.raises(ClusterError, match=r"no add-on x for Kubernetes 1\.33"):
             addons.resolve(aws, "x", "default", "1.33")
 
+    def test_a_failed_attempt_of_ours_is_made_anew(self) -> None:
+        """EKS does not try again by itself, so `apply` must."""
+        aws, stub = stubbed("eks")
+        failed = {"addonName": "x", "status": "CREATE_FAILED", "tags": {"created-by": "tierserve"}}
+        for _ in range(2):
+            stub.add_response("describe_addon", {"addon": failed})
+        stub.add_response("delete_addon", {"addon": failed})
+        stub.add_response("describe_addon", {"addon": {**failed, "status": "DELETING"}})
+        stub.add_client_error("describe_addon", "ResourceNotFoundException")
+        stub.add_response("create_addon", {"addon": {"addonName": "x", "status": "CREATING"}})
+        stub.add_response("describe_addon", {"addon": {"addonName": "x", "status": "ACTIVE"}})
+        assert addons.install(aws, "x", "v1", {}, waiter()) == "created"
+        stub.assert_no_pending_responses()
+
+    def test_a_failed_one_of_others_is_left_and_explained(self) -> None:
+        aws, stub = stubbed("eks")
+        issues = {"issues": [{"message": "conflicts with Deployment metrics-server"}]}
+        for _ in range(2):
+            stub.add_response(
+                "describe_addon", {"addon": {"addonName": "x", "status": "CREATE_FAILED", "health": issues}}
+            )
+        with pytest.raises(
+            ClusterError, match=r"conflicts with Deployment metrics-server; remove the cause, or leave it"
+        ):
+            addons.install(aws, "x", "v1", {}, waiter())
+
     def test_only_what_we_made_is_removed(self) -> None:
         aws, stub = stubbed("eks")
         stub.add_response("describe_addon", {"addon": {"addonName": "x", "status": "ACTIVE", "tags": {"team": "a"}}})

@@ -39,7 +39,7 @@ def test_a_number_is_a_quantity() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"name": "a" * 48}, "name: name of the RayService has 48 characters, at most 47"),
+        ({"name": "a" * 47}, "name: name of the RayService has 47 characters, at most 46"),
         ({"name": "9lives"}, "name: .*starting with a letter"),
         ({"name": "Tier_Serve"}, "name: .*lower-case"),
         ({"namespace": "-x"}, "namespace: "),

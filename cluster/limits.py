@@ -20,7 +20,7 @@ _DECIMAL = {
     "E": "1e18",
 }
 
-# KubeRay makes the names of a RayService's cluster and services from its own, which leaves 47 of 63 characters; the pods of
+# KubeRay makes the names of a RayService's cluster and services from its own, which leaves 47 of 63 characters; pods of
 # Redis carry a label NAME-redis-HASH, whose hash has up to 10, which leaves one less.
 RAYSERVICE_NAME = 46
 NAMESPACE_NAME = 63

@@ -11,23 +11,59 @@
 Models, tiers and routing are not here: they are in the serve file that `serve_file` names.
 """
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from botocore.session import Session as BotocoreSession
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
 
 from app.errors import ClusterError
 from cluster.files import data
 from cluster.instances import instance
-from cluster.limits import NAMESPACE_NAME, RAYSERVICE_NAME, check_label, check_quantity
+from cluster.limits import NAMESPACE_NAME, OBJECT_NAME, RAYSERVICE_NAME, check_label, check_quantity
 
-Quantity = Annotated[str, AfterValidator(check_quantity)]
+
+def _as_text(value: object) -> object:
+    """YAML reads `cpu: 2` as a number, and Kubernetes takes it as one."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _tagged(value: str) -> str:
+    if not _IMAGE.fullmatch(value) or value.endswith(":latest"):
+        raise ValueError(f"{value!r} must be REPOSITORY:TAG with a tag that is not latest")
+    return value
+
+
+def _known_type(value: str) -> str:
+    try:
+        instance(value)
+    except ClusterError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+Quantity = Annotated[str, BeforeValidator(_as_text), AfterValidator(check_quantity)]
+Image = Annotated[str, AfterValidator(_tagged)]
+InstanceType = Annotated[str, AfterValidator(_known_type)]
+# HyperPod's oldest; the charts want no newer one.
+_OLDEST_MINOR = 28
 _KUBERNETES = re.compile(r"1\.\d{1,2}")
+_EKS_NAME = re.compile(r"[0-9A-Za-z][A-Za-z0-9_-]{0,99}")
 _HYPERPOD_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 _IMAGE = re.compile(r"[a-z0-9.\-:]+(/[a-z0-9._\-]+)*:[A-Za-z0-9_][A-Za-z0-9._\-]{0,127}(@sha256:[0-9a-f]{64})?")
 
@@ -74,7 +110,9 @@ class AwsSection(_Section):
     def _known_region(cls, value: str) -> str:
         known = _regions()
         if value not in known:
-            raise ValueError(f"{value} is not a region with SageMaker; known: {', '.join(known)}")
+            near = difflib.get_close_matches(value.lower(), known, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+            raise ValueError(f"{value} is not a region with SageMaker; {hint}")
         return value
 
     @field_validator("hyperpod_cluster")
@@ -84,11 +122,20 @@ class AwsSection(_Section):
             raise ValueError("letters, digits and - only, at most 63, starting with a letter or digit")
         return value
 
+    @field_validator("eks_cluster")
+    @classmethod
+    def _eks_name(cls, value: str) -> str:
+        if not _EKS_NAME.fullmatch(value):
+            raise ValueError("letters, digits, - and _ only, at most 100, starting with a letter or digit")
+        return value
+
 
 class WorkersSection(_Section):
     """Ray workers: one pod per node, with all GPUs of it, so that the replicas of a node share one L1."""
 
-    instance_type: str | None = Field(None, description="HyperPod type of the nodes. None: give cpu and memory.")
+    instance_type: InstanceType | None = Field(
+        None, description="HyperPod type of the nodes. None: give cpu and memory."
+    )
     count: int = Field(ge=1)
     max_count: int | None = Field(None, description="Autoscaling up to here; None: always `count`.")
     cpu: Quantity | None = Field(None, description="Instead of what is computed from the instance type.")
@@ -98,11 +145,6 @@ class WorkersSection(_Section):
     def _sized(self) -> "WorkersSection":
         if self.instance_type is None and (self.cpu is None or self.memory is None):
             raise ValueError("give instance_type, or cpu and memory")
-        if self.instance_type is not None:
-            try:
-                instance(self.instance_type)
-            except ClusterError as error:
-                raise ValueError(str(error)) from None
         if self.max_count is not None and self.max_count < self.count:
             raise ValueError(f"max_count {self.max_count} is below count {self.count}")
         return self
@@ -137,6 +179,11 @@ class StorageSection(_Section):
     read_ahead_kb: int = Field(1024, ge=128)
     host_path: str = Field("/var/lib/tierserve-l2", description="For `hostpath`: the directory that all nodes share.")
 
+    @field_validator("master_storage_class")
+    @classmethod
+    def _class_name(cls, value: str) -> str:
+        return check_label(value, OBJECT_NAME, "name of a StorageClass")
+
     @field_validator("masters")
     @classmethod
     def _odd(cls, value: int) -> int:
@@ -159,14 +206,20 @@ class TieredStorageSection(_Section):
 class EndpointSection(_Section):
     """The Inference Operator's own endpoint beside the RayService, with the Curvine volume added by admission."""
 
-    model_name: str
+    model_name: Annotated[str, AfterValidator(lambda value: check_label(value, OBJECT_NAME, "name of the endpoint"))]
     model_id: str = Field(description="Hugging Face id of the weights.")
     commit: str | None = Field(None, pattern=r"^[0-9a-f]{40}$")
-    image: str
-    instance_type: str
+    image: Image
+    instance_type: InstanceType
     replicas: int = Field(2, ge=1)
     routing: Literal["prefixaware", "kvaware", "session", "roundrobin"] = "prefixaware"
     max_model_len: int = Field(8192, gt=0)
+
+    @model_validator(mode="after")
+    def _has_gpus(self) -> "EndpointSection":
+        if instance(self.instance_type).gpus == 0:
+            raise ValueError(f"instance_type {self.instance_type} has no GPU")
+        return self
 
 
 class ClusterConfig(_Section):
@@ -177,7 +230,7 @@ class ClusterConfig(_Section):
     )
     kube_context: str | None = Field(None, description="Context of the kubeconfig; None on AWS: straight from EKS.")
     aws: AwsSection | None = None
-    image: str = Field(description="The project's own image, built from cluster/images.")
+    image: Image = Field(description="The project's own image, built from cluster/images.")
     serve_file: Path
     workers: WorkersSection
     head: HeadSection = HeadSection()
@@ -194,20 +247,23 @@ class ClusterConfig(_Section):
     @field_validator("namespace")
     @classmethod
     def _namespace_name(cls, value: str) -> str:
+        others = {"default", *(chart["namespace"] for chart in data("versions")["charts"].values())}
+        if value in others or value.startswith("kube-"):
+            raise ValueError(f"{value} belongs to others: `destroy` deletes the namespace; take one for this alone")
         return check_label(value, NAMESPACE_NAME, "namespace")
 
-    @field_validator("kubernetes")
+    @field_validator("client_namespaces")
     @classmethod
-    def _version(cls, value: str) -> str:
-        if not _KUBERNETES.fullmatch(value):
-            raise ValueError(f"{value!r} is not major.minor, e.g. '1.33' (quote it: YAML reads 1.30 as 1.3)")
-        return value
+    def _client_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(check_label(each, NAMESPACE_NAME, f"namespace {each}") for each in value)
 
-    @field_validator("image")
+    @field_validator("kubernetes", mode="before")
     @classmethod
-    def _tagged(cls, value: str) -> str:
-        if not _IMAGE.fullmatch(value) or value.endswith(":latest"):
-            raise ValueError(f"{value!r} must be REPOSITORY:TAG with a tag that is not latest")
+    def _version(cls, value: object) -> object:
+        if not isinstance(value, str) or not _KUBERNETES.fullmatch(value):
+            raise ValueError(f"{value!r} is not major.minor in quotes, e.g. '1.33' (YAML reads 1.30 as 1.3)")
+        if int(value.split(".")[1]) < _OLDEST_MINOR:
+            raise ValueError(f"{value} is too old: 1.{_OLDEST_MINOR} or later")
         return value
 
     @model_validator(mode="after")
@@ -237,13 +293,32 @@ def parse_config(document: Mapping[str, Any], where: str = "configuration") -> C
     try:
         return ClusterConfig.model_validate(dict(document))
     except ValidationError as error:
-        lines = [_line(where, detail["loc"], detail["msg"]) for detail in error.errors(include_url=False)]
+        lines = [_line(where, detail["loc"], _message(detail)) for detail in error.errors(include_url=False)]
         raise ClusterError("\n".join(lines)) from None
 
 
 def _line(where: str, loc: tuple[int | str, ...], message: str) -> str:
     path = ".".join(str(part) for part in loc)
     return f"{where}: {path + ': ' if path else ''}{message.removeprefix('Value error, ')}"
+
+
+def _message(detail: ErrorDetails) -> str:
+    if detail["type"] != "extra_forbidden":
+        return detail["msg"]
+    *parents, key = detail["loc"]
+    known = list(_section(parents).model_fields)
+    near = difflib.get_close_matches(str(key), known, n=1)
+    return "unknown key; " + (f"did you mean {near[0]}?" if near else f"valid here: {', '.join(known)}")
+
+
+def _section(path: Sequence[int | str]) -> type[BaseModel]:
+    """The model at a path of keys; sections that may be left out are `Section | None`."""
+    model: type[BaseModel] = ClusterConfig
+    for key in path:
+        annotation = model.model_fields[str(key)].annotation
+        options = [annotation, *get_args(annotation)]
+        model = next(each for each in options if isinstance(each, type) and issubclass(each, BaseModel))
+    return model
 
 
 def load_config(path: Path) -> ClusterConfig:

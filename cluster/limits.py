@@ -20,9 +20,12 @@ _DECIMAL = {
     "E": "1e18",
 }
 
-# KubeRay: a RayService's cluster and service names are made from its own, which leaves 47 of 63 characters.
-RAYSERVICE_NAME = 47
+# KubeRay makes the names of a RayService's cluster and services from its own, which leaves 47 of 63 characters; pods of
+# Redis carry a label NAME-redis-HASH, whose hash has up to 10, which leaves one less.
+RAYSERVICE_NAME = 46
 NAMESPACE_NAME = 63
+# Kubernetes takes longer ones of most kinds, but labels and services that are made from them end here.
+OBJECT_NAME = 63
 
 
 def check_label(value: str, limit: int, what: str, *, letter_first: bool = False) -> str:

@@ -34,7 +34,9 @@ _config = click.option(
 )
 _stages = click.option("--stage", "-s", "stages", multiple=True, help=f"Only this stage: {', '.join(run.NAMES)}.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Let the servers check everything, change nothing.")
-_timeout = click.option("--timeout", "timeout_s", type=float, default=3600.0, help="Seconds to wait for each stage.")
+_timeout = click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0), default=3600.0, help="Seconds to wait for each stage."
+)
 
 
 @click.group("cluster")
@@ -107,7 +109,13 @@ def verify(path: Path, stages: tuple[str, ...]) -> None:
 
 @command.command("bench")
 @_config
-@click.option("--output", type=click.Path(path_type=Path, file_okay=False), default=Path("cluster-bench"))
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("cluster-bench"),
+    show_default=True,
+    help="Directory for both.",
+)
 def bench(path: Path, output: Path) -> None:
     """The sweep and the dialogue on the running fleet: JSON and a chart."""
     for file in Proof().bench(_context(path), output):

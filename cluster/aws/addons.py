@@ -58,12 +58,27 @@ def resolve(aws: Aws, name: str, pin: str, kubernetes: str) -> str:
 def install(aws: Aws, name: str, version: str, settings: Mapping[str, Any], waiter: Waiter) -> str:
     """Install if missing, wait until active. Says what happened: created, unchanged, or kept at another version."""
     found = describe(aws, name)
+    if found is not None and (found.status == "DELETING" or (found.ours and found.status == "CREATE_FAILED")):
+        _clear(aws, found, waiter)
+        found = None
     if found is None:
         _create(aws, name, version, settings)
     wait_active(aws, name, waiter)
     if found is None:
         return "created"
     return "unchanged" if found.version == version else f"kept at {found.version} (pinned or default: {version})"
+
+
+def _clear(aws: Aws, found: Addon, waiter: Waiter) -> None:
+    """Away with an attempt of ours that failed (EKS never tries again), or with one that is being deleted."""
+
+    def look() -> Readiness:
+        left = describe(aws, found.name)
+        return Readiness("ready", "gone") if left is None else Readiness("waiting", f"{left.status}, to be made anew")
+
+    if found.status != "DELETING":
+        remove(aws, found.name)
+    waiter.until(f"add-on {found.name}", look, TIMEOUT_S)
 
 
 def _create(aws: Aws, name: str, version: str, settings: Mapping[str, Any]) -> None:
@@ -96,7 +111,8 @@ def wait_active(aws: Aws, name: str, waiter: Waiter, timeout_s: float = TIMEOUT_
         if found is None:
             return Readiness("waiting", "not there yet")
         if found.status in _FAILED:
-            return Readiness("failed", f"{found.status}: {found.issues or 'no reason given'}")
+            reason = f"{found.status}: {found.issues or 'no reason given'}"
+            return Readiness("failed", f"{reason}; remove the cause, or leave it out (aws.addons), and apply again")
         text = found.status + (f": {found.issues}" if found.issues else "")
         return Readiness("ready" if found.status == "ACTIVE" else "waiting", text)
 

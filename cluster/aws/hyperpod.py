@@ -11,6 +11,8 @@ from cluster.kube.readiness import Readiness
 from cluster.kube.waiting import Waiter
 
 Mode = Literal["Enable", "Disable"]
+# A tag of the HyperPod cluster: how its tiered storage was before this project changed it (`Disable`, `Enable 30`).
+BEFORE = "tierserve:tiered-storage-before"
 TIMEOUT_S = 3600
 
 
@@ -18,6 +20,7 @@ TIMEOUT_S = 3600
 class HyperPod:
     """What DescribeCluster says, as far as it matters here."""
 
+    arn: str
     status: str
     node_recovery: str
     eks_arn: str
@@ -34,6 +37,7 @@ class HyperPod:
             kind = group.get("InstanceType", "")
             nodes[kind] = nodes.get(kind, 0) + int(group.get("CurrentCount") or 0)
         return cls(
+            arn=answer.get("ClusterArn", ""),
             status=answer["ClusterStatus"],
             # Left out means the service's default, which is Automatic.
             node_recovery=answer.get("NodeRecovery") or "Automatic",
@@ -88,6 +92,29 @@ def set_tiered(aws: Aws, cluster: HyperPod, mode: Mode, percent: int | None) -> 
         aws.client("sagemaker").update_cluster(
             ClusterName=aws.section.hyperpod_cluster, NodeRecovery=cluster.node_recovery, TieredStorageConfig=config
         )
+
+
+def remember(aws: Aws, cluster: HyperPod) -> None:
+    """Note how its tiered storage is, for `destroy`; a note that is there already is older and stays."""
+    if remembered(aws, cluster) is None:
+        value = " ".join(str(each) for each in (cluster.tiered_mode, cluster.tiered_percent) if each is not None)
+        with explained(f"tag HyperPod cluster {aws.section.hyperpod_cluster}", "sagemaker:AddTags"):
+            aws.client("sagemaker").add_tags(ResourceArn=cluster.arn, Tags=[{"Key": BEFORE, "Value": value}])
+
+
+def remembered(aws: Aws, cluster: HyperPod) -> tuple[Mode, int | None] | None:
+    """How it was before; None when this project has not changed it."""
+    with explained(f"read the tags of HyperPod cluster {aws.section.hyperpod_cluster}", "sagemaker:ListTags"):
+        tags = {tag["Key"]: tag["Value"] for tag in aws.client("sagemaker").list_tags(ResourceArn=cluster.arn)["Tags"]}
+    if BEFORE not in tags:
+        return None
+    mode, _, percent = tags[BEFORE].partition(" ")
+    return ("Enable", int(percent)) if mode == "Enable" and percent.isdigit() else ("Disable", None)
+
+
+def forget(aws: Aws, cluster: HyperPod) -> None:
+    with explained(f"untag HyperPod cluster {aws.section.hyperpod_cluster}", "sagemaker:DeleteTags"):
+        aws.client("sagemaker").delete_tags(ResourceArn=cluster.arn, TagKeys=[BEFORE])
 
 
 def wait_in_service(aws: Aws, waiter: Waiter, timeout_s: float = TIMEOUT_S) -> HyperPod:

@@ -32,10 +32,10 @@ _HEAD = [
 @click.option(
     "--model", "name", default="qwen2-7b", help="A name in cluster/cost/models.yaml, or any with the four numbers."
 )
-@click.option("--layers", type=int)
-@click.option("--kv-heads", type=int)
-@click.option("--head-dim", type=int)
-@click.option("--parameters", type=float)
+@click.option("--layers", type=click.IntRange(1))
+@click.option("--kv-heads", type=click.IntRange(1))
+@click.option("--head-dim", type=click.IntRange(1))
+@click.option("--parameters", type=click.FloatRange(1), help="How many the model has, e.g. 7.62e9.")
 @click.option("--context", type=click.IntRange(1), required=True, help="Tokens of a conversation, prompt and answer.")
 @click.option("--concurrency", type=click.IntRange(1), required=True, help="Conversations in flight at once.")
 @click.option(

@@ -1,14 +1,14 @@
 """Ways to an API server: a context of the kubeconfig, or straight from EKS with AWS credentials."""
 
 import base64
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import urllib3
+from botocore.exceptions import ClientError
 
 from app.errors import ClusterError
+from cluster.aws.session import explained
 from cluster.clock import Clock
 from cluster.kube.transport import HttpTransport
 
@@ -37,21 +37,32 @@ def from_kubeconfig(context: str) -> HttpTransport:
 
 def from_eks(eks: Any, sign: Callable[[str], str], name: str, clock: Clock) -> HttpTransport:
     """`eks` is a boto3 client, `sign` makes a token for the named cluster (see `eks_signer`)."""
-    described = eks.describe_cluster(name=name)["cluster"]
+    described = _describe(eks, name)
     if described["status"] not in ("ACTIVE", "UPDATING"):
         raise ClusterError(f"EKS cluster {name} is {described['status']}: wait until it is ACTIVE")
-    authority = Path(tempfile.mkdtemp(prefix="tierserve-")) / "ca.crt"
-    authority.write_bytes(base64.b64decode(described["certificateAuthority"]["data"]))
-    pool = urllib3.PoolManager(cert_reqs="CERT_REQUIRED", ca_certs=str(authority))
+    authority = base64.b64decode(described["certificateAuthority"]["data"]).decode(errors="replace")
+    pool = urllib3.PoolManager(cert_reqs="CERT_REQUIRED", ca_cert_data=authority)
     signed: tuple[float, str] = (float("-inf"), "")
 
     def headers() -> Mapping[str, str]:
         nonlocal signed
         if clock.now() - signed[0] > _TOKEN_S:
-            signed = (clock.now(), sign(name))
+            with explained("sign a token for the EKS cluster", "sts:GetCallerIdentity"):
+                signed = (clock.now(), sign(name))
         return {"Authorization": f"Bearer {signed[1]}"}
 
     return HttpTransport(described["endpoint"], pool, headers)
+
+
+def _describe(eks: Any, name: str) -> dict[str, Any]:
+    with explained(f"describe EKS cluster {name}", "eks:DescribeCluster"):
+        try:
+            return dict(eks.describe_cluster(name=name)["cluster"])
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "ResourceNotFoundException":
+                raise
+    where = eks.meta.region_name
+    raise ClusterError(f"there is no EKS cluster {name} in {where}: set aws.eks_cluster and aws.region")
 
 
 def eks_signer(session: Any, region: str) -> Callable[[str], str]:

@@ -1,10 +1,15 @@
 """What the API server refuses, said so that a person knows what to do."""
 
+import re
+
 from app.errors import ClusterError
 from cluster.kube.transport import Answer
 
 # Worth another attempt: too many requests, the server or a webhook in trouble, a proxy in between.
 TRANSIENT = {429, 500, 502, 503, 504}
+
+# Four ways in which Kubernetes says that a field stays as created (of jobs, sets and classes, role bindings, claims).
+_UNCHANGEABLE = re.compile("immutable|updates to .* are forbidden|cannot change|can not be less than")
 
 
 class ForbiddenError(ClusterError):
@@ -35,7 +40,7 @@ def refused(action: str, what: str, answer: Answer) -> ClusterError:
     if answer.status == 409:
         return _conflict(action, what, answer)
     if answer.status == 422:
-        hint = "; destroy the stage and apply it again to change this" if "immutable" in message else ""
+        hint = "; destroy the stage and apply it again to change this" if _UNCHANGEABLE.search(message) else ""
         return InvalidError(f"cannot {action} {what}: the cluster finds it invalid: {message}{hint}")
     if answer.status in TRANSIENT:
         return ClusterError(f"cannot {action} {what}: still HTTP {answer.status} after several attempts ({message})")

@@ -44,7 +44,8 @@ def worker_size(config: ClusterConfig, serve: ServeDocument) -> WorkerSize:
     _check_cpus(config, serve, demand, float(quantity(cpu)))
     small = float(quantity(memory)) / GIB
     store = min(_OBJECT_STORE_GIB, small / 8)
-    _check_memory(config, serve, demand, small, store)
+    _check_memory(serve, demand, small, store, gpus)
+    _check_pool(config, serve, machine)
     shm = store + _SHM_SPARE_GIB + (demand.l1_gib if demand.on_cpu else 0)
     return WorkerSize(cpu, memory, gpus, f"{floor(shm * 1024)}Mi", int(store * GIB))
 
@@ -96,8 +97,28 @@ def _check_cpus(config: ClusterConfig, serve: ServeDocument, demand: Demand, cpu
         )
 
 
-def _check_memory(config: ClusterConfig, serve: ServeDocument, demand: Demand, gib: float, store: float) -> None:
-    engines = 1 if demand.on_cpu else max(1, demand.gpus // max(1, demand.gpus_per_replica) // config.workers.count)
+def _check_pool(config: ClusterConfig, serve: ServeDocument, machine: Instance | None) -> None:
+    """Curvine evicts nothing that has not expired: a pool larger than its disks ends in failed writes."""
+    storage, nodes = config.storage, config.workers.count
+    held = float(quantity(storage.claim))
+    if storage.backend == "curvine":
+        per_node = float(quantity(storage.nvme_size))
+        if machine is not None and per_node > machine.nvme_gb * 1e9:
+            raise ClusterError(
+                f"storage.nvme_size {storage.nvme_size} is more than the {machine.nvme_gb} GB of local NVMe that "
+                f"{machine.name} has"
+            )
+        held = per_node * nodes
+    wanted = max((model.l2.capacity_gib for model in serve.models if model.l2.enabled), default=0) * GIB
+    if wanted > held:
+        raise ClusterError(
+            f"{serve.path.name}: l2.capacity_gib {wanted / GIB:g} is more than the {held / GIB:g} GiB that the shared "
+            "storage has: lower it, or raise storage.nvme_size (storage.claim for hostpath) or workers.count"
+        )
+
+
+def _check_memory(serve: ServeDocument, demand: Demand, gib: float, store: float, gpus: int) -> None:
+    engines = 1 if demand.on_cpu else gpus // max(1, demand.gpus_per_replica)  # Serve may put as many on one node
     l0 = sum(model.l0.gib or 1 for model in serve.models) if demand.on_cpu else 0
     host = _ENGINE_HOST_GIB * engines if not demand.on_cpu else 4.5
     needed = demand.l1_gib + store + host + l0

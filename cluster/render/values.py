@@ -42,6 +42,7 @@ def values(config: ClusterConfig, serve: ServeDocument) -> dict[str, Any]:
         "head": config.head.model_dump(),
         "workers": {
             "count": config.workers.count,
+            "min_available": config.workers.count - 1,
             "max_count": config.workers.max_count or config.workers.count,
             "cpu": size.cpu,
             "memory": size.memory,

@@ -110,6 +110,10 @@ def _dry_run(context: Context, manifests: list[Manifest]) -> None:
             context.say(f"  would be {context.api.apply(manifest, dry_run=True)}: {_ref(manifest)}")
         except UnknownKindError:
             context.say(f"  would create {_ref(manifest)} (not checked: its kind is not there yet)")
+        except InvalidError:
+            if manifest["kind"] != "Job":
+                raise
+            context.say(f"  would be made anew: {_ref(manifest)}")
 
 
 def _not_ready(context: Context, ref: Ref) -> str | None:

@@ -42,6 +42,7 @@ class Proof(Stage):
         return StageStatus("applied" if done else "partial", ("last run succeeded" if done else "last run did not",))
 
     def verify(self, context: Context) -> list[str]:
+        self.check(context)
         return summary(check_report(self.run(context)))
 
     def destroy(self, context: Context) -> None:
@@ -67,6 +68,7 @@ class Proof(Stage):
         """Sweep and dialogue as well; writes JSON and a chart into `directory`."""
         from cluster.probe.chart import draw
 
+        self.check(context)
         report = self.run(context, bench=True)
         directory.mkdir(parents=True, exist_ok=True)
         results = directory / "cluster-bench.json"

@@ -36,6 +36,7 @@ class TieredStorage(Stage):
             return
         cluster = hyperpod.wait_in_service(context.aws, context.waiter, context.options.timeout_s)
         if not _as_wanted(cluster, wanted.memory_percent):
+            hyperpod.remember(context.aws, cluster)
             hyperpod.set_tiered(context.aws, cluster, "Enable", wanted.memory_percent)
             cluster = hyperpod.wait_in_service(context.aws, context.waiter, context.options.timeout_s)
         if not _as_wanted(cluster, wanted.memory_percent):
@@ -43,7 +44,7 @@ class TieredStorage(Stage):
 
     def status(self, context: Context) -> StageStatus:
         if context.config.tiered_storage is None:
-            return StageStatus("absent", ("not configured",))
+            return StageStatus("applied", ("not configured: nothing to do",))
         cluster = hyperpod.describe(context.aws)
         state = "applied" if cluster.tiered_mode == "Enable" else "absent"
         return StageStatus(state, (f"cluster {cluster.status}, tiered storage {cluster.tiered()}",))  # type: ignore[arg-type]
@@ -63,14 +64,21 @@ class TieredStorage(Stage):
         if context.config.tiered_storage is None:
             return
         cluster = hyperpod.describe(context.aws)
-        if cluster.tiered_mode == "Disable":
-            context.say("  disabled already")
+        before = hyperpod.remembered(context.aws, cluster)
+        if before is None:
+            context.say(f"  left as it is ({cluster.tiered()}): this project did not change it")
         elif context.options.dry_run:
-            context.say(f"  would UpdateCluster: Disable (now: {cluster.tiered()}), NodeRecovery kept")
+            context.say(f"  would UpdateCluster: {before[0]} as before (now: {cluster.tiered()}), NodeRecovery kept")
         else:
+            self._restore(context, *before)
+
+    def _restore(self, context: Context, mode: hyperpod.Mode, percent: int | None) -> None:
+        cluster = hyperpod.wait_in_service(context.aws, context.waiter, context.options.timeout_s)
+        if cluster.tiered_mode != mode or (mode == "Enable" and cluster.tiered_percent != percent):
+            hyperpod.set_tiered(context.aws, cluster, mode, percent)
             cluster = hyperpod.wait_in_service(context.aws, context.waiter, context.options.timeout_s)
-            hyperpod.set_tiered(context.aws, cluster, "Disable", None)
-            hyperpod.wait_in_service(context.aws, context.waiter, context.options.timeout_s)
+        hyperpod.forget(context.aws, cluster)
+        context.say(f"  {cluster.tiered()}, as before")
 
 
 def _as_wanted(cluster: hyperpod.HyperPod, percent: int) -> bool:

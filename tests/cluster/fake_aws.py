@@ -24,6 +24,7 @@ class FakeAws:
     addons: dict[str, dict[str, Any]] = field(default_factory=dict)
     policies: dict[str, Any] = field(default_factory=dict)
     volumes: set[str] = field(default_factory=set)
+    tags: dict[str, str] = field(default_factory=dict)  # of the HyperPod cluster
     errors: dict[str, list[Exception]] = field(default_factory=dict)
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     _busy: int = 0
@@ -78,6 +79,17 @@ class FakeAws:
             raise error("ValidationException", "UpdateCluster", "at least one of InstanceGroups, NodeRecovery")
         self.tiered, self._busy = changes["tieredstorageconfig"], self.updating
         return {"ClusterArn": "arn:aws:sagemaker:us-east-1:123456789012:cluster/abcdefghijkl"}
+
+    def on_listtags(self, resourcearn: str) -> dict[str, Any]:
+        return {"Tags": [{"Key": key, "Value": value} for key, value in self.tags.items()]}
+
+    def on_addtags(self, resourcearn: str, tags: list[dict[str, str]]) -> dict[str, Any]:
+        self.tags |= {tag["Key"]: tag["Value"] for tag in tags}
+        return {"Tags": tags}
+
+    def on_deletetags(self, resourcearn: str, tagkeys: list[str]) -> dict[str, Any]:
+        self.tags = {key: value for key, value in self.tags.items() if key not in tagkeys}
+        return {}
 
     def on_describeaddon(self, clustername: str, addonname: str) -> dict[str, Any]:
         if addonname not in self.addons:

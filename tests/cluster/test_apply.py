@@ -50,6 +50,29 @@ def test_destroy_leaves_nothing_of_ours_and_everything_of_others(world: World) -
     assert world.aws.tiered["Mode"] == "Disable"
 
 
+@pytest.mark.parametrize("before", [{"Mode": "Disable"}, {"Mode": "Enable", "InstanceMemoryAllocationPercentage": 35}])
+def test_tiered_storage_goes_back_to_what_it_was(world: World, before: dict[str, object]) -> None:
+    world.aws.tiered = before
+    stage = run.chosen(["tiered-storage"])
+    run.apply(world.context(), stage)
+    run.apply(world.context(), stage)
+    assert world.aws.tiered["InstanceMemoryAllocationPercentage"] == 20
+    run.destroy(world.context(), stage)
+    assert world.aws.tiered == before
+    assert world.aws.tags == {}
+    updates = [params for name, params in world.aws.calls if name == "UpdateCluster"]
+    assert [each["NodeRecovery"] for each in updates] == ["None", "None"]
+
+
+def test_tiered_storage_that_was_right_already_is_left_on(world: World) -> None:
+    world.aws.tiered = {"Mode": "Enable", "InstanceMemoryAllocationPercentage": 20}
+    stage = run.chosen(["tiered-storage"])
+    run.apply(world.context(), stage)
+    run.destroy(world.context(), stage)
+    assert world.aws.names("UpdateCluster", "AddTags") == []
+    assert "left as it is (Enabled, 20 % of memory)" in world.text
+
+
 def test_destroy_can_be_repeated_and_works_on_nothing(world: World) -> None:
     run.destroy(world.context(), ALL)
     run.apply(world.context(), BUILD)

@@ -130,6 +130,32 @@ class TestAddons:
         with pytest.raises(ClusterError, match=r"no add-on x for Kubernetes 1\.33"):
             addons.resolve(aws, "x", "default", "1.33")
 
+    def test_a_failed_attempt_of_ours_is_made_anew(self) -> None:
+        """EKS does not try again by itself, so `apply` must."""
+        aws, stub = stubbed("eks")
+        failed = {"addonName": "x", "status": "CREATE_FAILED", "tags": {"created-by": "tierserve"}}
+        for _ in range(2):
+            stub.add_response("describe_addon", {"addon": failed})
+        stub.add_response("delete_addon", {"addon": failed})
+        stub.add_response("describe_addon", {"addon": {**failed, "status": "DELETING"}})
+        stub.add_client_error("describe_addon", "ResourceNotFoundException")
+        stub.add_response("create_addon", {"addon": {"addonName": "x", "status": "CREATING"}})
+        stub.add_response("describe_addon", {"addon": {"addonName": "x", "status": "ACTIVE"}})
+        assert addons.install(aws, "x", "v1", {}, waiter()) == "created"
+        stub.assert_no_pending_responses()
+
+    def test_a_failed_one_of_others_is_left_and_explained(self) -> None:
+        aws, stub = stubbed("eks")
+        issues = {"issues": [{"message": "conflicts with Deployment metrics-server"}]}
+        for _ in range(2):
+            stub.add_response(
+                "describe_addon", {"addon": {"addonName": "x", "status": "CREATE_FAILED", "health": issues}}
+            )
+        with pytest.raises(
+            ClusterError, match=r"conflicts with Deployment metrics-server; remove the cause, or leave it"
+        ):
+            addons.install(aws, "x", "v1", {}, waiter())
+
     def test_only_what_we_made_is_removed(self) -> None:
         aws, stub = stubbed("eks")
         stub.add_response("describe_addon", {"addon": {"addonName": "x", "status": "ACTIVE", "tags": {"team": "a"}}})
@@ -191,6 +217,34 @@ class TestMoto:
         assert headers() == headers() == {"Authorization": "Bearer token-1"}
         clock.time += 700
         assert headers() == {"Authorization": "Bearer token-2"}
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("ResourceNotFoundException", "there is no EKS cluster eks in us-east-1: set aws.eks_cluster"),
+        ("AccessDeniedException", "your credentials lack eks:DescribeCluster"),
+    ],
+)
+def test_an_eks_cluster_that_cannot_be_described(code: str, message: str) -> None:
+    eks = boto3.client("eks", region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
+    stub = Stubber(eks)
+    stub.add_client_error("describe_cluster", code)
+    with stub, pytest.raises(ClusterError, match=message):
+        from_eks(eks, str, "eks", FakeClock())
+
+
+def test_no_credentials_for_eks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    eks = boto3.Session().client("eks", region_name="us-east-1")
+    with pytest.raises(
+        ClusterError, match=r"cannot describe EKS cluster eks: no usable AWS credentials .*aws sso login"
+    ):
+        from_eks(eks, str, "eks", FakeClock())
 
 
 def test_eks_token_is_a_presigned_identity_call() -> None:

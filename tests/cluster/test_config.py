@@ -20,6 +20,8 @@ GOOD: dict[str, Any] = {
     "workers": {"instance_type": "ml.g6e.4xlarge", "count": 2},
 }
 
+ENDPOINT = {"model_name": "q", "model_id": "Qwen/Q", "image": "r.example/v:1", "instance_type": "ml.g6e.4xlarge"}
+
 
 def with_(**changes: Any) -> dict[str, Any]:
     return {**GOOD, **changes}
@@ -29,14 +31,19 @@ def test_good() -> None:
     assert parse_config(GOOD).workers.count == 2
 
 
+def test_a_number_is_a_quantity() -> None:
+    """YAML reads `cpu: 2` as one."""
+    assert parse_config(with_(head={"cpu": 2, "memory": "8Gi"})).head.cpu == "2"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"name": "a" * 48}, "name: name of the RayService has 48 characters, at most 47"),
+        ({"name": "a" * 47}, "name: name of the RayService has 47 characters, at most 46"),
         ({"name": "9lives"}, "name: .*starting with a letter"),
         ({"name": "Tier_Serve"}, "name: .*lower-case"),
         ({"namespace": "-x"}, "namespace: "),
-        ({"kubernetes": "1.3.0"}, "kubernetes: .*quote it"),
+        ({"kubernetes": "1.3.0"}, "kubernetes: .*in quotes"),
         ({"image": "tierserve"}, "image: .*REPOSITORY:TAG"),
         ({"image": "registry.example/tierserve:latest"}, "image: .*not latest"),
         ({"workers": {"instance_type": "ml.g6e.4xlrage", "count": 1}}, "did you mean ml.g6e.4xlarge"),
@@ -48,8 +55,22 @@ def test_good() -> None:
         ({"storage": {"claim": "0"}}, "storage.claim: '0' must be more than zero"),
         ({"storage": {"masters": 2}}, "storage.masters: masters must be odd"),
         ({"storage": {"mount_path": "mnt"}}, "storage.mount_path: .*absolute path"),
-        ({"storage": {"mountpath": "/mnt"}}, "storage.mountpath: "),
-        ({"aws": {**GOOD["aws"], "region": "us-esat-1"}}, "aws.region: us-esat-1 is not a region with SageMaker"),
+        ({"storage": {"mountpath": "/mnt"}}, "storage.mountpath: unknown key; did you mean mount_path"),
+        ({"storage": {"zzz": 1}}, "storage.zzz: unknown key; valid here: backend, mount_path"),
+        ({"wrokers": {}}, "wrokers: unknown key; did you mean workers"),
+        ({"tiered_storage": {"percent": 20}}, "tiered_storage.percent: unknown key; did you mean memory_percent"),
+        ({"storage": {"master_storage_class": "Fast_Disk"}}, "storage.master_storage_class: .*lower-case"),
+        ({"namespace": "kube-system"}, "namespace: kube-system belongs to others"),
+        ({"namespace": "curvine"}, "namespace: curvine belongs to others"),
+        ({"client_namespaces": ["Web"]}, "client_namespaces: namespace Web must be lower-case"),
+        ({"kubernetes": 1.33}, "kubernetes: 1.33 is not major.minor in quotes"),
+        ({"kubernetes": "1.20"}, "kubernetes: 1.20 is too old"),
+        ({"endpoint": {**ENDPOINT, "model_name": "Qwen/Qwen2"}}, "endpoint.model_name: .*lower-case"),
+        ({"endpoint": {**ENDPOINT, "image": "vllm"}}, "endpoint.image: .*REPOSITORY:TAG"),
+        ({"endpoint": {**ENDPOINT, "instance_type": "ml.g6e.4xl"}}, "endpoint.instance_type: .*did you mean"),
+        ({"endpoint": {**ENDPOINT, "instance_type": "ml.m5.4xlarge"}}, "endpoint: .*has no GPU"),
+        ({"aws": {**GOOD["aws"], "region": "us-esat-1"}}, "aws.region: us-esat-1 is not .*; did you mean .*us-east-1"),
+        ({"aws": {**GOOD["aws"], "eks_cluster": "my eks"}}, "aws.eks_cluster: letters, digits"),
         ({"aws": {**GOOD["aws"], "hyperpod_cluster": "my_cluster"}}, "aws.hyperpod_cluster"),
         ({"aws": {**GOOD["aws"], "addons": ["metric-server"]}}, "aws.addons: metric-server not in versions.yaml"),
         ({"aws": None}, "give `aws`, or `kube_context`"),

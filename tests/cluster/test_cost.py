@@ -83,6 +83,13 @@ def test_table_and_json() -> None:
     assert body["prices"] == "given on the command line"
 
 
+@pytest.mark.parametrize("option", ["--layers", "--kv-heads", "--head-dim", "--parameters"])
+def test_a_model_of_nothing_is_refused(option: str) -> None:
+    result = CliRunner().invoke(command, [*ARGUMENTS, "--prices-confirmed", option, "0"])
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}'" in result.output
+
+
 def test_unknown_model_asks_for_the_numbers() -> None:
     with pytest.raises(ClusterError, match="--layers, --kv-heads, --head-dim, --parameters"):
         CliRunner().invoke(command, [*ARGUMENTS, "--model", "x", "--prices-confirmed"], catch_exceptions=False)

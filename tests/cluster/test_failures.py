@@ -125,6 +125,27 @@ def test_an_invalid_object_is_explained(world: World) -> None:
         run.apply(world.context(), BUILD)
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "spec: Forbidden: updates to statefulset spec for fields other than 'replicas', 'template' are forbidden",
+        "parameters: Forbidden: updates to parameters are forbidden.",
+        "roleRef: Invalid value: cannot change roleRef",
+    ],
+)
+def test_what_cannot_be_changed_says_how_it_can(world: World, message: str) -> None:
+    world.kube.script("PATCH", "statefulsets/tierserve-redis", refusal(422, message, "Invalid"))
+    with pytest.raises(ClusterError, match="destroy the stage and apply it again to change this"):
+        run.apply(world.context(), BUILD)
+
+
+def test_a_dry_run_says_that_a_job_will_be_made_anew(world: World) -> None:
+    run.apply(world.context(), BUILD)
+    world.kube.script("PATCH", "jobs/tierserve-prepare-pool", refusal(422, "field is immutable", "Invalid"))
+    run.apply(world.context(dry_run=True), BUILD)
+    assert "would be made anew: Job tierserve/tierserve-prepare-pool" in world.text
+
+
 def test_a_job_that_changed_is_made_anew(world: World) -> None:
     run.apply(world.context(), BUILD)
     world.kube.script(

@@ -1,6 +1,7 @@
 """The Dockerfiles, as far as reading them goes: pinned bases, the user that the pods run as, files that exist."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,18 @@ def test_dockerfile(path: Path) -> None:
     for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE):
         for source in line.split()[:-1]:
             assert (ROOT / source).exists(), source
+
+
+def test_the_cpu_image_finds_pytorch_where_the_makefile_does() -> None:
+    """The lock names a `+cpu` build, which is not on PyPI."""
+    assert re.search(r"^torch==\S+\+cpu$", (ROOT / "requirements" / "cpu.txt").read_text(), re.MULTILINE)
+    (index,) = re.findall(r"^TORCH_CPU_INDEX := (\S+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert f"ARG PIP_EXTRA_INDEX_URL={index}\n" in (ROOT / "cluster" / "images" / "Dockerfile.cpu").read_text()
+
+
+def test_extras_of_the_gpu_image_exist() -> None:
+    extras = re.findall(r"/src\[([\w,]+)\]", (ROOT / "cluster" / "images" / "Dockerfile.gpu").read_text())
+    assert extras == ["gpu,cluster"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {"gpu", "cluster"} <= set(project["optional-dependencies"])
+    assert project["optional-dependencies"]["gpu"] == [project["optional-dependencies"]["cpu"][0].replace("-cpu", "")]

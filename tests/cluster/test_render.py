@@ -142,6 +142,17 @@ def test_network_policies_let_nobody_in_by_an_empty_list(rendered: Renderer) -> 
             assert rule.get("from"), "an empty or missing `from` lets everybody in"
 
 
+def test_ray_pods_reach_each_other_redis_dns_and_tls_and_no_more(rendered: Renderer) -> None:
+    """Above all not the metadata service of the node, which answers on port 80."""
+    (policy,) = [o for o in objects(rendered) if o["metadata"]["name"] == f"{rendered.config.name}-ray"]
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    own, redis, *anywhere = policy["spec"]["egress"]
+    assert own == {"to": [{"podSelector": policy["spec"]["podSelector"]}]}
+    (server,) = [o for o in objects(rendered) if o["kind"] == "StatefulSet"]
+    assert redis["to"][0]["podSelector"]["matchLabels"] == server["spec"]["template"]["metadata"]["labels"]
+    assert {port["port"] for rule in anywhere for port in rule["ports"]} == {53, 443, 6443}
+
+
 def test_clients_of_named_namespaces_may_call(fleet: Renderer) -> None:
     config = fleet.config.model_copy(update={"client_namespaces": ("web",)})
     text = to_yaml(Renderer(config).bundle("serving").objects)
@@ -205,6 +216,18 @@ class TestRefused:
     def test_a_pool_outside_the_mount(self, fleet: Renderer) -> None:
         storage = fleet.config.storage.model_copy(update={"mount_path": "/mnt/other"})
         with pytest.raises(ClusterError, match=r"would not be shared between the nodes"):
+            Renderer(fleet.config.model_copy(update={"storage": storage}))
+
+    def test_more_curvine_than_disk(self, fleet: Renderer) -> None:
+        storage = fleet.config.storage.model_copy(update={"nvme_size": "900Gi"})
+        with pytest.raises(
+            ClusterError, match=r"900Gi is more than the 600 GB of local NVMe that ml\.g6e\.4xlarge has"
+        ):
+            Renderer(fleet.config.model_copy(update={"storage": storage}))
+
+    def test_a_pool_larger_than_curvine(self, fleet: Renderer) -> None:
+        storage = fleet.config.storage.model_copy(update={"nvme_size": "200Gi"})
+        with pytest.raises(ClusterError, match=r"l2\.capacity_gib 600 is more than the 400 GiB"):
             Renderer(fleet.config.model_copy(update={"storage": storage}))
 
     def test_a_serve_file_that_does_not_load(self, fleet: Renderer, tmp_path: Path) -> None:
@@ -284,6 +307,21 @@ def test_instance_types_are_hyperpods() -> None:
 
     model = boto3.client("sagemaker", region_name="us-east-1").meta.service_model
     assert set(data("instances")) <= set(model.shape_for("ClusterInstanceType").enum)
+
+
+def test_budgets_are_numbers_of_pods_that_stay(rendered: Renderer) -> None:
+    """RayCluster has no scale subresource: of its pods Kubernetes computes no `maxUnavailable` and no percentage."""
+    budgets = {o["metadata"]["name"]: o["spec"] for o in objects(rendered) if o["kind"] == "PodDisruptionBudget"}
+    assert all("maxUnavailable" not in spec for spec in budgets.values())
+    assert budgets["tierserve-workers"]["minAvailable"] == rendered.config.workers.count - 1
+    assert budgets["tierserve-head"]["minAvailable"] == 1
+
+
+def test_a_fleet_that_may_grow_has_models_that_may(rendered: Renderer) -> None:
+    """Otherwise nothing ever asks the autoscaler for a node."""
+    workers = rendered.config.workers
+    if workers.max_count is not None and workers.max_count > workers.count:
+        assert any(model.autoscaling for model in rendered.serve.models)
 
 
 def test_selectors_find_the_pods_they_mean(rendered: Renderer) -> None:

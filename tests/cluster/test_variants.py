@@ -24,6 +24,7 @@ def test_kind_asks_nothing_of_aws_and_comes_down_again() -> None:
     others = set(world.kube.objects)
     run.apply(world.context(), BUILD)
     run.verify(world.context(), run.chosen(["operators", "curvine", "serving"]))
+    assert run.status(world.context(), BUILD)
     assert world.aws.calls == []
     assert world.kube.names("RayService") == ["tierserve"]
     assert "curvine" not in world.kube.names("Namespace")

@@ -74,6 +74,15 @@ class ModelNotFound(HTTPException):
         super().__init__(404, f"The model `{model}` does not exist. Available here: {', '.join(sorted(known))}.")
 
 
+class Overloaded(HTTPException):
+    """Every replica is busy and the queue before them is full."""
+
+    code = "overloaded"
+
+    def __init__(self) -> None:
+        super().__init__(503, "All replicas are busy and the queue is full. Try again shortly.")
+
+
 class _LastResort:
     """ASGI middleware for what nothing else caught: the client's mistakes keep their status, the rest tells nothing."""
 
@@ -112,7 +121,8 @@ def response_to(error: Exception) -> Response:
     """
     names = {cls.__name__ for cls in type(error).__mro__}
     if "BackPressureError" in names:
-        return error_response(503, "All replicas are busy and the queue is full. Try again shortly.", code="overloaded")
+        overloaded = Overloaded()
+        return error_response(overloaded.status_code, overloaded.detail, code=overloaded.code)
     status = getattr(error, "status_code", None)
     if isinstance(status, int) and 400 <= status < 500:
         return error_response(status, _message_of(error))

@@ -11,6 +11,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from ray import serve
+from ray.serve.exceptions import BackPressureError
 from ray.serve.llm.ingress import OpenAiIngress, make_fastapi_ingress
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,7 +21,7 @@ from app.routing import policy as routing
 from app.routing.core import RoutingCore
 from app.routing.registry import find_core
 from app.serving.auth import ApiKeyMiddleware, tenant_salt
-from app.serving.http_errors import PARSED, ModelNotFound, install_error_handlers
+from app.serving.http_errors import PARSED, ModelNotFound, Overloaded, install_error_handlers
 from app.serving.llm_config import deployment_name
 from app.serving.request_checks import check_body
 from app.settings import AuthSettings, Settings
@@ -65,7 +66,7 @@ class TieredIngress(OpenAiIngress):
         if raw_request is not None and hasattr(body, "cache_salt"):
             body.cache_salt = tenant_salt(getattr(raw_request.state, "tenant", None), body.cache_salt)
         responses = super()._get_response(body=body, call_method=call_method, raw_request=raw_request)
-        async for response in responses:
+        async for response in _refusals(responses):
             details = getattr(getattr(response, "usage", None), "prompt_tokens_details", None)
             report = from_details(details.model_dump()) if details is not None else None
             if raw_request is not None and report is not None:
@@ -116,6 +117,16 @@ def application(auth: AuthSettings) -> FastAPI:
     # Around all of it, so that a browser may read refusals and errors too.
     app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"])
     return app
+
+
+async def _refusals(responses: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    """Pass `responses` on; a full queue becomes our error. Left alone, Serve's wrapper of the application answers with
+    a line of plain text that names its settings."""
+    try:
+        async for response in responses:
+            yield response
+    except BackPressureError:
+        raise Overloaded from None
 
 
 def ingress_class(settings: Settings) -> Any:

@@ -133,7 +133,8 @@ def disconnect() -> None:
     context._set_global_client(None)
 
 
-def leftovers() -> set[str]:
-    """What a run could leave behind outside its home."""
-    segments = {path.name for path in Path("/dev/shm").glob("*") if path.name.startswith(("lmcache", "psm_"))}
-    return segments | {path.name for path in Path("/tmp").glob("tierserve-*")}
+def leftovers(pids: set[int]) -> set[str]:
+    """What processes with these pids left outside their home. Names tell owners, so another run here does not matter."""
+    segments = {path.name for path in Path("/dev/shm").glob("lmcache_l1_pool_tierserve-*")}
+    directories = {path.name for path in Path("/tmp").glob("tierserve-*-*")}
+    return {name for name in segments | directories if any(f"tierserve-{pid}-" in name for pid in pids)}

@@ -134,7 +134,7 @@ def disconnect() -> None:
 
 
 def leftovers(pids: set[int]) -> set[str]:
-    """What processes with these pids left outside their home. Names tell owners, so another run here does not matter."""
+    """What processes with these pids left outside their home. Names tell owners, so another run does not matter."""
     segments = {path.name for path in Path("/dev/shm").glob("lmcache_l1_pool_tierserve-*")}
     directories = {path.name for path in Path("/tmp").glob("tierserve-*-*")}
     return {name for name in segments | directories if any(f"tierserve-{pid}-" in name for pid in pids)}

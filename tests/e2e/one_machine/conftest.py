@@ -13,8 +13,8 @@ from tests.e2e.conftest import Served, leftovers, start, stop
 def served(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """serve_configs/local.yaml, two replicas; and afterwards the proof that Ctrl-C left nothing."""
     running = start(home, tmp_path_factory.mktemp("serve") / "serve.log")
-    tree = running.tree()
     yield running
+    tree = running.tree()
     code = stop(running)
     alive = [process for process in tree if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
     assert not alive, f"processes left: {alive}\n{running.output()}"

@@ -156,7 +156,9 @@ class BlockPool:
         """Raises AssertionError unless each block is in exactly one place and names lead both ways."""
         seen = self.size - self._unused
         assert not self._refs.keys() & self._free.keys(), "a block is free and in use"
-        assert len(self._refs) + len(self._free) == seen, f"{seen} blocks, {len(self._refs)} used, {len(self._free)} free"
+        assert len(self._refs) + len(self._free) == seen, (
+            f"{seen} blocks, {len(self._refs)} used, {len(self._free)} free"
+        )
         assert all(count > 0 for count in self._refs.values()), "a block in use has no user"
         assert {block: name for name, block in self._block_of.items()} == self._name_of, "names and blocks disagree"
         named = [block in self._name_of for block in self._free]

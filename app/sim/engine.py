@@ -19,6 +19,7 @@ from typing import Protocol
 
 from app.sim.blocks import BlockPool
 from app.sim.flight import Flight
+from app.sim.gauges import Gauge
 from app.sim.hardware import Speed
 
 MAX_BATCH = 256
@@ -70,6 +71,9 @@ class Engine:
     def ongoing(self) -> int:
         """Requests that it has, in whatever state."""
         return len(self._waiting) + len(self._ready) + len(self._loading) + len(self._decodes) + bool(self._prefill)
+
+    def gauge(self) -> Gauge:
+        return Gauge(len(self._waiting) + len(self._ready), self.pool.used_blocks / self.pool.size)
 
     def submit(self, flight: Flight, now: float) -> None:
         self.advance(now)

@@ -33,7 +33,7 @@ class Publisher:
         self._listener = listener
         self._block_tokens = block_tokens
         self._chunks: dict[int, bytes] = {}
-        self._seq: dict[object, "count[int]"] = {}
+        self._seq: dict[object, count[int]] = {}
 
     @property
     def listening(self) -> bool:

@@ -14,6 +14,7 @@ from app.routing.prompt import Prompt, chain
 from app.sim.engine import Engine
 from app.sim.events import MODEL, POOL, Listening, Publisher, node_name
 from app.sim.flight import Flight
+from app.sim.gauges import Watching
 from app.sim.outcome import Outcome
 from app.sim.spec import FleetSpec
 from app.sim.storage import Storage
@@ -38,6 +39,8 @@ class Fleet:
         policy = self.core.policy
         listener = policy if isinstance(policy, Listening) else None
         self._publisher = Publisher(listener, workload.block_tokens)
+        if isinstance(policy, Watching):
+            policy.watch(lambda name: self._engines[name].gauge())
         self._storage = Storage(spec, workload.block_tokens, prompt, self._publisher, self.later)
         self._engines: dict[str, Engine] = {}
         self._places: list[Engine] = []

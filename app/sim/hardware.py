@@ -135,12 +135,9 @@ def calibrated(path: Path, base: Speed) -> Calibration:
     try:
         rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
         cold = _line([(row["tokens"], row["cold_s"]) for row in rows])
-        loads = [
-            _line([(row["hit_tokens"], max(1e-6, row[tier] - row["l0_s"])) for row in rows]) for tier in ("l1_s", "l2_s")
-        ]
+        l1, l2 = (_line([_load(row, tier) for row in rows]) for tier in ("l1_s", "l2_s"))
     except (KeyError, TypeError, ValueError) as error:
         raise SettingsError(f"{path} is not an output of `tierserve bench ttft --json`: {error!r}") from error
-    l1, l2 = (base.kv_bytes / line.slope for line in loads)
     speed = Speed(
         prefill_fixed_s=cold.fixed,
         prefill_token_s=cold.slope,
@@ -150,9 +147,14 @@ def calibrated(path: Path, base: Speed) -> Calibration:
         chunk_tokens=base.chunk_tokens,
         l0_tokens=base.l0_tokens,
         kv_bytes=base.kv_bytes,
-        l1_bytes_s=l1,
+        l1_bytes_s=base.kv_bytes / l1.slope,
     )
-    return Calibration(speed, l2)
+    return Calibration(speed, base.kv_bytes / l2.slope)
+
+
+def _load(row: dict[str, Any], tier: str) -> tuple[int, float]:
+    """What loading took: the rest, computing the tail, is what an L0 hit takes."""
+    return row["hit_tokens"], max(1e-6, row[tier] - row["l0_s"])
 
 
 def _line(points: list[tuple[int, float]]) -> Line:

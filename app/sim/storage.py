@@ -1,7 +1,7 @@
 """L1 and L2 of the whole fleet with the links between them: where KV comes from and where it goes.
 
-    engine --PCIe--> L1 of its node --write link--> L2        after a prefill, behind the answer
-    L2 --pool, node's read link--> L1 --PCIe--> engine        when a request is admitted
+engine --PCIe--> L1 of its node --write link--> L2        after a prefill, behind the answer
+L2 --pool, node's read link--> L1 --PCIe--> engine        when a request is admitted
 """
 
 from collections.abc import Callable, Sequence

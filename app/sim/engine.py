@@ -13,6 +13,7 @@ a request that loads KV lets others compute meanwhile and then goes before those
 """
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -94,11 +95,12 @@ class Engine:
 
     def advance(self, now: float) -> None:
         """Let the flows run until `now`, ending what ends on the way."""
-        while self.alive and (due := self._due()) <= now:
-            self._flow(max(due, self._now))
-            if self._prefill is not None and self._prefill_left_s <= 1e-12:
+        while self.alive and min(due := self._due()) <= now:
+            self._flow(max(min(due), self._now))
+            # Ended by which is first and not by what is left: of a clock at 10,000 s the last digit is 2e-12.
+            if due[0] <= due[1]:
                 self._end_prefill()
-            elif self._decodes and self._decodes[0][0] <= self._steps + 1e-9:
+            else:
                 self._end_decode()
             self._admit()
         self._flow(now)
@@ -121,20 +123,20 @@ class Engine:
         base = self._speed.step_s if self._prefill is None else self._speed.chunk_s
         return base + self._context * self._speed.context_s
 
-    def _due(self) -> float:
-        step = self._step_s()
-        due = float("inf")
+    def _due(self) -> tuple[float, float]:
+        """When the prefill and the first of the decodes end, if nothing changes."""
+        step, prefill, decode = self._step_s(), math.inf, math.inf
         if self._prefill is not None:
-            due = self._now + self._prefill_left_s * step / self._speed.chunk_s
+            prefill = self._now + self._prefill_left_s * step / self._speed.chunk_s
         if self._decodes:
-            due = min(due, self._now + max(0.0, self._decodes[0][0] - self._steps) * step)
-        return due
+            decode = self._now + max(0.0, self._decodes[0][0] - self._steps) * step
+        return prefill, decode
 
     def _plan(self, now: float) -> None:
         """Admit what can be, and ask to be woken when the next thing ends."""
         self._admit()
-        due = self._due()
-        if due < float("inf") and not now <= self._wake_at <= due:
+        due = min(self._due())
+        if due < math.inf and not now <= self._wake_at <= due:
             self._wake_at = due
             self._host.later(due, self._wake)
 

@@ -69,9 +69,8 @@ def command(
         spec = with_speed(spec, measured.speed, measured.l2_bytes_s)
     spec = without(spec, gone)
     chosen = list(policies) or list(ALL)
-    workload = (
-        read_trace(trace) if trace is not None else mixed(mix or "chat", MIXES[mix or "chat"], requests, seed=seed)
-    )
+    name = mix or "chat"
+    workload = read_trace(trace) if trace is not None else mixed(name, MIXES[name], requests, seed=seed)
     if write is not None:
         report.write_section(write, section, _section(section, spec, workload, chosen, load, requests))
         return

@@ -14,6 +14,7 @@ discount each request would greedily take the one warm replica while others idle
 When a replica's events are not followed, the prefix tree's guess stands in for its L0, and the ranking says so.
 """
 
+import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
@@ -87,6 +88,8 @@ class KvAware:
         on_node, reach = self._on_nodes(request, packed)
         total, chunk = len(request.tokens), self._chunk_tokens
         priced: list[_Priced] = []
+        # Most replicas hold alike, so few services are priced; what is left per replica is its queue.
+        services: dict[tuple[int, int, int], Cost] = {}
         for slot in slots_of(candidates):
             l0 = min(held.get(slot, 0), total)
             run = on_node.get(self._nodes.get(slot, ""), 0)
@@ -94,8 +97,12 @@ class KvAware:
             pool = reach[max(run, l0 // chunk)] if reach else run
             l1 = max(0, min(run * chunk, total) - l0)
             l2 = max(0, min(pool * chunk, total) - l0 - l1)
-            cost = self._price(slot, l0, l1, l2, total)
-            priced.append((slot, cost, l0, l1, l2))
+            service = services.get((l0, l1, l2))
+            if service is None:
+                # An engine computes at least the last token, whatever it holds.
+                computed = max(1, total - l0 - l1 - l2)
+                service = services[l0, l1, l2] = self.cost.first_token(computed, l1, l2)
+            priced.append((slot, self._wait_s(slot), service, l0, l1, l2))
         choices = self._choices(priced, self._fallback.investment(request))
         missing = (candidates ^ known).bit_count()
         count = candidates.bit_count()
@@ -173,28 +180,20 @@ class KvAware:
 
     def _choices(self, priced: "list[_Priced]", discount: float) -> tuple[Choice, ...]:
         """The best few by score, ties shuffled."""
-        services = [cost.load_s + cost.prefill_s for _, cost, *_ in priced]
-        least = min(services, default=0.0)
-        scored = [
-            (one[1].wait_s + least + discount * (service - least), self._random(), one)
-            for one, service in zip(priced, services, strict=True)
-        ]
-        scored.sort(key=_by_score)
-        return tuple(self._choice(score, one) for score, _, one in scored[:RANKS])
+        least = min((service.total_s for _, _, service, *_ in priced), default=0.0)
+        scored = [(one[1] + least + discount * (one[2].total_s - least), self._random(), one) for one in priced]
+        return tuple(self._choice(score, one) for score, _, one in heapq.nsmallest(RANKS, scored, _by_score))
 
     def _choice(self, score: float, priced: "_Priced") -> Choice:
-        slot, cost, l0, l1, l2 = priced
+        slot, wait_s, service, l0, l1, l2 = priced
         reason = "l0" if l0 else "l1" if l1 else "l2" if l2 else "load"
         name, requests = self._roster.name(slot), self._load.requests(slot)
-        return Choice(name, reason, score, l0, l1, l2, requests, cost.wait_s, cost.prefill_s, cost.load_s)
+        return Choice(name, reason, score, l0, l1, l2, requests, wait_s, service.prefill_s, service.load_s)
 
-    def _price(self, slot: int, l0: int, l1: int, l2: int, total: int) -> Cost:
+    def _wait_s(self, slot: int) -> float:
         load = self._load
         requests = load.requests(slot)
-        # An engine computes at least the last token, whatever it holds.
-        computed = max(1, total - l0 - l1 - l2)
-        pending = max(0, load.units(slot) - load.request_units * requests)
-        return self.cost.first_token(computed, l1, l2, pending_tokens=pending, running=requests)
+        return self.cost.wait_s(max(0, load.units(slot) - load.request_units * requests), requests)
 
     def _held(self, request: Request, packed: bytes, candidates: int, known: int) -> dict[int, int]:
         """L0 tokens per slot: by events, else by the tree's guess; and at least what is in flight there."""
@@ -209,10 +208,12 @@ class KvAware:
         if any(self._flights.get(slot) for slot in slots_of(candidates)):
             mine = block_keys(packed, scope_seed(adapter, salt, _FLIGHT_TOKENS), _FLIGHT_TOKENS)
             for slot in slots_of(candidates):
+                at = held.get(slot, 0) // _FLIGHT_TOKENS
                 for keys in self._flights.get(slot, {}).values():
-                    agreed = _agreement(mine, keys) * _FLIGHT_TOKENS
-                    if agreed > held.get(slot, 0):
-                        held[slot] = agreed
+                    # One that agrees no further than what is held already differs there: one look instead of ten.
+                    if at < len(mine) and at < len(keys) and mine[at] == keys[at]:
+                        at = _agreement(mine, keys)
+                        held[slot] = at * _FLIGHT_TOKENS
         return held
 
     def _on_nodes(self, request: Request, packed: bytes) -> tuple[dict[str, int], list[int]]:
@@ -231,8 +232,8 @@ class KvAware:
         return model if ":" in model else ""
 
 
-_Priced = tuple[int, Cost, int, int, int]
-"""Slot, its cost, and the tokens it has in L0, L1 and L2."""
+_Priced = tuple[int, float, Cost, int, int, int]
+"""Slot, seconds of waiting, loads and prefill, and the tokens it has in L0, L1 and L2."""
 
 
 def _by_score(entry: tuple[float, float, _Priced]) -> tuple[float, float]:

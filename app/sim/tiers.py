@@ -43,13 +43,15 @@ class NodeCache:
         for name in reversed(names):
             self._held[name] = None
             self._held.move_to_end(name)
-        gone: list[int] = []
-        if len(self._held) > L1_TRIGGER * self.room:
-            gone = [self._held.popitem(last=False)[0] for _ in range(max(1, int(L1_EVICT * len(self._held))))]
-        return new, gone
+        return new, [self._held.popitem(last=False)[0] for _ in range(self._surplus())]
+
+    def _surplus(self) -> int:
+        """A fifth of what is held once the trigger is passed, or more if one prompt alone passes it by more."""
+        over = len(self._held) - int(L1_TRIGGER * self.room)
+        return max(over, int(L1_EVICT * len(self._held))) if over > 0 else 0
 
     def check_integrity(self) -> None:
-        assert len(self._held) <= max(1, L1_TRIGGER * self.room), f"{len(self._held)} blocks in room for {self.room}"
+        assert len(self._held) <= max(0, L1_TRIGGER * self.room), f"{len(self._held)} blocks in room for {self.room}"
 
 
 class SharedPool:

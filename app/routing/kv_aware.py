@@ -207,13 +207,14 @@ class KvAware:
             held |= self._fallback.guess(request, unknown)
         if any(self._flights.get(slot) for slot in slots_of(candidates)):
             mine = block_keys(packed, scope_seed(adapter, salt, _FLIGHT_TOKENS), _FLIGHT_TOKENS)
-            for slot in slots_of(candidates):
+            for slot, flights in self._flights.items():
                 at = held.get(slot, 0) // _FLIGHT_TOKENS
-                for keys in self._flights.get(slot, {}).values():
-                    # One that agrees no further than what is held already differs there: one look instead of ten.
-                    if at < len(mine) and at < len(keys) and mine[at] == keys[at]:
-                        at = _agreement(mine, keys)
-                        held[slot] = at * _FLIGHT_TOKENS
+                if not flights or at >= len(mine) or not candidates >> slot & 1:
+                    continue
+                # One that agrees no further than what is held already differs there: one look instead of ten.
+                deeper = [keys for keys in flights.values() if len(keys) > at and keys[at] == mine[at]]
+                if deeper:
+                    held[slot] = max(_agreement(mine, keys) for keys in deeper) * _FLIGHT_TOKENS
         return held
 
     def _on_nodes(self, request: Request, packed: bytes) -> tuple[dict[str, int], list[int]]:

@@ -1,14 +1,14 @@
 """Send a request where its first token will come soonest, by what the tiers really hold.
 
     seconds(r) = wait(r) + service(r),   service(r) = load(L1 of r's node) + load(L2) + prefill(what no tier holds)
-    score(r)   = wait(r) + best + discount * (service(r) - best),   best = the least service of any replica
+    score(r)   = wait(r) + crowding(r) + best + discount * (service(r) - best),   best = least service of any replica
 
 L0 is what r's own events say, plus what requests in flight to r are about to put there; L1 what its node holds
-behind that; L2 what the pool holds behind both. Speeds come from app.cost. The smallest score wins: there are no
-weights.
+behind that; L2 what the pool holds behind both. Speeds come from app.cost. The smallest score wins.
 
-The score is the seconds to this request's first token, except for the discount (prefix_aware's: 1 for what is little
-used). Loading or computing a hot prefix on one more replica is an investment that later requests share, and without the
+The score is the seconds to this request's first token, except for two things. Crowding (`_crowding_s`) is what the
+answers that go on there will cost, in blocks held and in conversations that come back. The discount is prefix_aware's:
+1 for what is little used. Loading or computing a hot prefix on one more replica is an investment that later requests share, and without the
 discount each request would greedily take the one warm replica while others idle.
 
 When a replica's events are not followed, the prefix tree's guess stands in for its L0, and the ranking says so.
@@ -32,6 +32,9 @@ _FLIGHT_TOKENS = 64
 """Granularity at which prompts in flight are compared."""
 _FLIGHTS = 256
 """Prompts in flight remembered per replica, the newest: one whose end we never hear of leaves this way."""
+_HOLD_WEIGHT = 0.15
+"""Seconds charged per second of prefill that the prompts in flight took, where they fill the engine."""
+_NOBODY: OrderedDict[str, list[int]] = OrderedDict()
 _PIECE_TOKENS = 64
 """About what a piece of prefix_aware is. Load is counted in tokens here, so its weights are scaled by this."""
 
@@ -75,6 +78,8 @@ class KvAware:
         self._base_models = frozenset(base_models)
         self._nodes: dict[int, str] = {}
         self._flights: dict[int, OrderedDict[str, list[int]]] = {}
+        self._holding: dict[int, int] = {}
+        self._most_held = 1
         self._degraded = 0
 
     def rank(self, request: Request, candidates: int) -> Ranking:
@@ -122,9 +127,12 @@ class KvAware:
             pack(request.tokens), scope_seed(adapter, request.prompt.salt, _FLIGHT_TOKENS), _FLIGHT_TOKENS
         )
         flights = self._flights.setdefault(slot, OrderedDict())
+        self._land(slot, request.id)
         flights[request.id] = keys
+        self._holding[slot] = self._holding.get(slot, 0) + len(keys)
+        self._most_held = max(self._most_held, self._holding[slot])
         if len(flights) > _FLIGHTS:
-            flights.popitem(last=False)
+            self._land(slot, next(iter(flights)))
 
     def on_completed(self, request: Request, slot: int, report: CacheReport | None) -> None:
         self._fallback.on_completed(request, slot, report)
@@ -132,9 +140,7 @@ class KvAware:
 
     def on_ended(self, request: Request, slot: int) -> None:
         """The request is no longer in flight: from now on only events say what it left behind."""
-        flights = self._flights.get(slot)
-        if flights is not None:
-            flights.pop(request.id, None)
+        self._land(slot, request.id)
 
     def on_checked(self, request: Request, choice: Choice, report: CacheReport) -> None:
         """Compare what was expected of the replica that served with what it reported."""
@@ -151,6 +157,7 @@ class KvAware:
         self.l0.drop(slot)
         self._nodes.pop(slot, None)
         self._flights.pop(slot, None)
+        self._holding.pop(slot, None)
 
     def status(self) -> dict[str, float]:
         return {
@@ -168,10 +175,18 @@ class KvAware:
         for index in (self.l0, self.l1, self.l2):
             index.check_integrity()
         self.cost.check_integrity()
-        for slot in (*self._nodes, *self._flights):
+        for slot, flights in self._flights.items():
+            total = sum(map(len, flights.values()))
+            assert self._holding[slot] == total, f"slot {slot}: {self._holding[slot]} pieces counted, {total} in flight"
+        for slot in (*self._nodes, *self._flights, *self._holding):
             assert self._roster.live >> slot & 1, f"something is kept for slot {slot}, which is not live"
 
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _land(self, slot: int, request: str) -> None:
+        keys = self._flights.get(slot, _NOBODY).pop(request, None)
+        if keys is not None:
+            self._holding[slot] -= len(keys)
 
     def _fall_back(self, request: Request, candidates: int, why: str) -> Ranking:
         self._degraded += 1
@@ -181,7 +196,10 @@ class KvAware:
     def _choices(self, priced: "list[_Priced]", discount: float) -> tuple[Choice, ...]:
         """The best few by score, ties shuffled."""
         least = min((service.total_s for _, _, service, *_ in priced), default=0.0)
-        scored = [(one[1] + least + discount * (one[2].total_s - least), self._random(), one) for one in priced]
+        scored = [
+            (one[1] + self._crowding_s(one[0]) + least + discount * (one[2].total_s - least), self._random(), one)
+            for one in priced
+        ]
         return tuple(self._choice(score, one) for score, _, one in heapq.nsmallest(RANKS, scored, _by_score))
 
     def _choice(self, score: float, priced: "_Priced") -> Choice:
@@ -194,6 +212,17 @@ class KvAware:
         load = self._load
         requests = load.requests(slot)
         return self.cost.wait_s(max(0, load.units(slot) - load.request_units * requests), requests)
+
+    def _crowding_s(self, slot: int) -> float:
+        """Prompts in flight hold KV until their answers end, and an engine whose blocks are all held admits nobody,
+        however little it has to prefill. How much it has room for nobody says; the most that any replica was seen
+        with stands in for it, and what is far below costs nearly nothing. And between idle replicas, conversations
+        go where fewer began.
+        """
+        holding = self._holding.get(slot, 0)
+        full = holding / self._most_held
+        tokens = _HOLD_WEIGHT * full * full * _FLIGHT_TOKENS * holding + RECENT_WEIGHT * self._load.recent(slot)
+        return self.cost.wait_s(int(2 * tokens), 0)
 
     def _held(self, request: Request, packed: bytes, candidates: int, known: int) -> dict[int, int]:
         """L0 tokens per slot: by events, else by the tree's guess; and at least what is in flight there."""

@@ -8,8 +8,8 @@ behind that; L2 what the pool holds behind both. Speeds come from app.cost. The 
 
 The score is the seconds to this request's first token, except for two things. Crowding (`_crowding_s`) is what the
 answers that go on there will cost, in blocks held and in conversations that come back. The discount is prefix_aware's:
-1 for what is little used. Loading or computing a hot prefix on one more replica is an investment that later requests share, and without the
-discount each request would greedily take the one warm replica while others idle.
+1 for what is little used. Loading or computing a hot prefix on one more replica is an investment that later requests
+share, and without the discount each request would greedily take the one warm replica while others idle.
 
 When a replica's events are not followed, the prefix tree's guess stands in for its L0, and the ranking says so.
 """

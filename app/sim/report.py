@@ -16,7 +16,7 @@ from app.sim.workload import Workload
 Rows = dict[str, dict[str, float]]
 Tell = Callable[[str], None]
 GRID_REPLICAS, GRID_LOADS = (8, 32, 128), (0.3, 0.6, 0.9)
-SCALING_REPLICAS, SCALING_REQUESTS = (8, 32, 128, 512, 1024), 20_000
+SCALING_REPLICAS, SCALING_REQUESTS = (8, 32, 128, 512, 1024), 5_000
 _FIGURES = ("ttft_mean_s", "ttft_p90_s")
 AFFINE = tuple(name for name in OURS if name != "round_robin")
 """Ours apart from the baseline among them."""

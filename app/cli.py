@@ -17,6 +17,7 @@ _COMMANDS = {
     "status": "What a running application's tiers hold.",
     "doctor": "Check this machine and the serve files.",
     "bench": "Measurements.",
+    "simulate": "Routing policies on a simulated fleet.",
     "cluster": "HyperPod EKS, Curvine and KubeRay: plan, render, apply, verify, destroy.",
 }
 

@@ -52,6 +52,7 @@ class CostModel:
     def __init__(self, prior: Prior | None = None) -> None:
         self.prior = prior = prior or Prior()
         self._lock = threading.Lock()
+        self._declined: dict[Tier, int] = {"l1": 0, "l2": 0}
         self._prefill = Line(prior.prefill_fixed_s, 1.0 / prior.prefill_rate)
         self._loads: dict[Tier, Line] = {
             "l1": Line(prior.l1_fixed_s, 1.0 / prior.l1_rate),
@@ -81,8 +82,16 @@ class CostModel:
         return Cost(self.wait_s(pending_tokens, running), load, self.prefill_s(computed))
 
     def worth_loading(self, tier: Tier, tokens: int) -> bool:
-        """Whether fetching is sooner than computing. Used by the tiers' load-or-recompute decision."""
-        return self.load_s(tier, tokens) < self.prefill_s(tokens)
+        """Whether fetching is sooner than computing. Used by the tiers' load-or-recompute decision.
+
+        A tier that was found too slow is tried again every `_RETRY`-th time: what is not loaded is not measured
+        either, and one slow minute would be believed for ever.
+        """
+        if self.load_s(tier, tokens) < self.prefill_s(tokens):
+            return True
+        with self._lock:
+            self._declined[tier] += 1
+            return self._declined[tier] % _RETRY == 0
 
     def tokens_in(self, seconds: float) -> int:
         """How many tokens could be prefilled in that time: turns any cost into load counting's units."""
@@ -122,6 +131,7 @@ class CostModel:
             assert line.fixed >= 0, f"fixed {line.fixed}"
 
 
+_RETRY = 16
 _PRIOR_TOKENS = (64.0, 1024.0)
 _KEEP = 0.98
 """Weight kept per observation: the last fifty count, so a change of load or hardware is learned in about a minute."""

@@ -73,3 +73,14 @@ def test_the_parts_add_up() -> None:
     assert parts.total_s == parts.wait_s + parts.load_s + parts.prefill_s
     assert parts.load_s == cost.load_s("l1", 2000) + cost.load_s("l2", 3000)
     assert cost.tokens_in(parts.prefill_s) >= 1000
+
+
+def test_a_tier_that_was_slow_for_a_while_is_tried_again_and_believed_again() -> None:
+    model = CostModel()
+    for _ in range(3):
+        model.observe_load("l2", 2000, 30.0)
+    answers = [model.worth_loading("l2", 2000) for _ in range(32)]
+    assert answers.count(True) == 2
+    for _ in range(400):
+        model.observe_load("l2", 2000, 0.1)
+    assert model.worth_loading("l2", 2000)

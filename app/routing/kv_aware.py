@@ -1,19 +1,20 @@
 """Send a request where its first token will come soonest, by what the tiers really hold.
 
     seconds(r) = wait(r) + service(r),   service(r) = load(L1 of r's node) + load(L2) + prefill(what no tier holds)
-    score(r)   = wait(r) + best + discount * (service(r) - best),   best = the least service of any replica
+    score(r)   = wait(r) + crowding(r) + best + discount * (service(r) - best),   best = least service of any replica
 
 L0 is what r's own events say, plus what requests in flight to r are about to put there; L1 what its node holds
-behind that; L2 what the pool holds behind both. Speeds come from app.cost. The smallest score wins: there are no
-weights.
+behind that; L2 what the pool holds behind both. Speeds come from app.cost. The smallest score wins.
 
-The score is the seconds to this request's first token, except for the discount (prefix_aware's: 1 for what is little
-used). Loading or computing a hot prefix on one more replica is an investment that later requests share, and without the
-discount each request would greedily take the one warm replica while others idle.
+The score is the seconds to this request's first token, except for two things. Crowding (`_crowding_s`) is what the
+answers that go on there will cost, in blocks held and in conversations that come back. The discount is prefix_aware's:
+1 for what is little used. Loading or computing a hot prefix on one more replica is an investment that later requests
+share, and without the discount each request would greedily take the one warm replica while others idle.
 
 When a replica's events are not followed, the prefix tree's guess stands in for its L0, and the ranking says so.
 """
 
+import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
@@ -31,6 +32,9 @@ _FLIGHT_TOKENS = 64
 """Granularity at which prompts in flight are compared."""
 _FLIGHTS = 256
 """Prompts in flight remembered per replica, the newest: one whose end we never hear of leaves this way."""
+_HOLD_WEIGHT = 0.15
+"""Seconds charged per second of prefill that the prompts in flight took, where they fill the engine."""
+_NOBODY: OrderedDict[str, list[int]] = OrderedDict()
 _PIECE_TOKENS = 64
 """About what a piece of prefix_aware is. Load is counted in tokens here, so its weights are scaled by this."""
 
@@ -74,6 +78,8 @@ class KvAware:
         self._base_models = frozenset(base_models)
         self._nodes: dict[int, str] = {}
         self._flights: dict[int, OrderedDict[str, list[int]]] = {}
+        self._holding: dict[int, int] = {}
+        self._most_held = 1
         self._degraded = 0
 
     def rank(self, request: Request, candidates: int) -> Ranking:
@@ -87,6 +93,8 @@ class KvAware:
         on_node, reach = self._on_nodes(request, packed)
         total, chunk = len(request.tokens), self._chunk_tokens
         priced: list[_Priced] = []
+        # Most replicas hold alike, so few services are priced; what is left per replica is its queue.
+        services: dict[tuple[int, int, int], Cost] = {}
         for slot in slots_of(candidates):
             l0 = min(held.get(slot, 0), total)
             run = on_node.get(self._nodes.get(slot, ""), 0)
@@ -94,8 +102,12 @@ class KvAware:
             pool = reach[max(run, l0 // chunk)] if reach else run
             l1 = max(0, min(run * chunk, total) - l0)
             l2 = max(0, min(pool * chunk, total) - l0 - l1)
-            cost = self._price(slot, l0, l1, l2, total)
-            priced.append((slot, cost, l0, l1, l2))
+            service = services.get((l0, l1, l2))
+            if service is None:
+                # An engine computes at least the last token, whatever it holds.
+                computed = max(1, total - l0 - l1 - l2)
+                service = services[l0, l1, l2] = self.cost.first_token(computed, l1, l2)
+            priced.append((slot, self._wait_s(slot), service, l0, l1, l2))
         choices = self._choices(priced, self._fallback.investment(request))
         missing = (candidates ^ known).bit_count()
         count = candidates.bit_count()
@@ -115,9 +127,12 @@ class KvAware:
             pack(request.tokens), scope_seed(adapter, request.prompt.salt, _FLIGHT_TOKENS), _FLIGHT_TOKENS
         )
         flights = self._flights.setdefault(slot, OrderedDict())
+        self._land(slot, request.id)
         flights[request.id] = keys
+        self._holding[slot] = self._holding.get(slot, 0) + len(keys)
+        self._most_held = max(self._most_held, self._holding[slot])
         if len(flights) > _FLIGHTS:
-            flights.popitem(last=False)
+            self._land(slot, next(iter(flights)))
 
     def on_completed(self, request: Request, slot: int, report: CacheReport | None) -> None:
         self._fallback.on_completed(request, slot, report)
@@ -125,9 +140,7 @@ class KvAware:
 
     def on_ended(self, request: Request, slot: int) -> None:
         """The request is no longer in flight: from now on only events say what it left behind."""
-        flights = self._flights.get(slot)
-        if flights is not None:
-            flights.pop(request.id, None)
+        self._land(slot, request.id)
 
     def on_checked(self, request: Request, choice: Choice, report: CacheReport) -> None:
         """Compare what was expected of the replica that served with what it reported."""
@@ -144,6 +157,7 @@ class KvAware:
         self.l0.drop(slot)
         self._nodes.pop(slot, None)
         self._flights.pop(slot, None)
+        self._holding.pop(slot, None)
 
     def status(self) -> dict[str, float]:
         return {
@@ -161,10 +175,18 @@ class KvAware:
         for index in (self.l0, self.l1, self.l2):
             index.check_integrity()
         self.cost.check_integrity()
-        for slot in (*self._nodes, *self._flights):
+        for slot, flights in self._flights.items():
+            total = sum(map(len, flights.values()))
+            assert self._holding[slot] == total, f"slot {slot}: {self._holding[slot]} pieces counted, {total} in flight"
+        for slot in (*self._nodes, *self._flights, *self._holding):
             assert self._roster.live >> slot & 1, f"something is kept for slot {slot}, which is not live"
 
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _land(self, slot: int, request: str) -> None:
+        keys = self._flights.get(slot, _NOBODY).pop(request, None)
+        if keys is not None:
+            self._holding[slot] -= len(keys)
 
     def _fall_back(self, request: Request, candidates: int, why: str) -> Ranking:
         self._degraded += 1
@@ -173,28 +195,34 @@ class KvAware:
 
     def _choices(self, priced: "list[_Priced]", discount: float) -> tuple[Choice, ...]:
         """The best few by score, ties shuffled."""
-        services = [cost.load_s + cost.prefill_s for _, cost, *_ in priced]
-        least = min(services, default=0.0)
+        least = min((service.total_s for _, _, service, *_ in priced), default=0.0)
         scored = [
-            (one[1].wait_s + least + discount * (service - least), self._random(), one)
-            for one, service in zip(priced, services, strict=True)
+            (one[1] + self._crowding_s(one[0]) + least + discount * (one[2].total_s - least), self._random(), one)
+            for one in priced
         ]
-        scored.sort(key=_by_score)
-        return tuple(self._choice(score, one) for score, _, one in scored[:RANKS])
+        return tuple(self._choice(score, one) for score, _, one in heapq.nsmallest(RANKS, scored, _by_score))
 
     def _choice(self, score: float, priced: "_Priced") -> Choice:
-        slot, cost, l0, l1, l2 = priced
+        slot, wait_s, service, l0, l1, l2 = priced
         reason = "l0" if l0 else "l1" if l1 else "l2" if l2 else "load"
         name, requests = self._roster.name(slot), self._load.requests(slot)
-        return Choice(name, reason, score, l0, l1, l2, requests, cost.wait_s, cost.prefill_s, cost.load_s)
+        return Choice(name, reason, score, l0, l1, l2, requests, wait_s, service.prefill_s, service.load_s)
 
-    def _price(self, slot: int, l0: int, l1: int, l2: int, total: int) -> Cost:
+    def _wait_s(self, slot: int) -> float:
         load = self._load
         requests = load.requests(slot)
-        # An engine computes at least the last token, whatever it holds.
-        computed = max(1, total - l0 - l1 - l2)
-        pending = max(0, load.units(slot) - load.request_units * requests)
-        return self.cost.first_token(computed, l1, l2, pending_tokens=pending, running=requests)
+        return self.cost.wait_s(max(0, load.units(slot) - load.request_units * requests), requests)
+
+    def _crowding_s(self, slot: int) -> float:
+        """Prompts in flight hold KV until their answers end, and an engine whose blocks are all held admits nobody,
+        however little it has to prefill. How much it has room for nobody says; the most that any replica was seen
+        with stands in for it, and what is far below costs nearly nothing. And between idle replicas, conversations
+        go where fewer began.
+        """
+        holding = self._holding.get(slot, 0)
+        full = holding / self._most_held
+        tokens = _HOLD_WEIGHT * full * full * _FLIGHT_TOKENS * holding + RECENT_WEIGHT * self._load.recent(slot)
+        return self.cost.wait_s(int(2 * tokens), 0)
 
     def _held(self, request: Request, packed: bytes, candidates: int, known: int) -> dict[int, int]:
         """L0 tokens per slot: by events, else by the tree's guess; and at least what is in flight there."""
@@ -208,11 +236,14 @@ class KvAware:
             held |= self._fallback.guess(request, unknown)
         if any(self._flights.get(slot) for slot in slots_of(candidates)):
             mine = block_keys(packed, scope_seed(adapter, salt, _FLIGHT_TOKENS), _FLIGHT_TOKENS)
-            for slot in slots_of(candidates):
-                for keys in self._flights.get(slot, {}).values():
-                    agreed = _agreement(mine, keys) * _FLIGHT_TOKENS
-                    if agreed > held.get(slot, 0):
-                        held[slot] = agreed
+            for slot, flights in self._flights.items():
+                at = held.get(slot, 0) // _FLIGHT_TOKENS
+                if not flights or at >= len(mine) or not candidates >> slot & 1:
+                    continue
+                # One that agrees no further than what is held already differs there: one look instead of ten.
+                deeper = [keys for keys in flights.values() if len(keys) > at and keys[at] == mine[at]]
+                if deeper:
+                    held[slot] = max(_agreement(mine, keys) for keys in deeper) * _FLIGHT_TOKENS
         return held
 
     def _on_nodes(self, request: Request, packed: bytes) -> tuple[dict[str, int], list[int]]:
@@ -231,8 +262,8 @@ class KvAware:
         return model if ":" in model else ""
 
 
-_Priced = tuple[int, Cost, int, int, int]
-"""Slot, its cost, and the tokens it has in L0, L1 and L2."""
+_Priced = tuple[int, float, Cost, int, int, int]
+"""Slot, seconds of waiting, loads and prefill, and the tokens it has in L0, L1 and L2."""
 
 
 def _by_score(entry: tuple[float, float, _Priced]) -> tuple[float, float]:

@@ -5,6 +5,7 @@ an event is a map with its class name under "type", defaults left out. Unknown f
 `session_id` decodes.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ class BlockStored(msgspec.Struct, tag=True, frozen=True):
 
     block_hashes: list[Hash]
     parent_block_hash: Hash | None
-    token_ids: list[int]
+    token_ids: Sequence[int]
     block_size: int
     lora_id: int | None = None
     medium: str | None = None

@@ -144,7 +144,11 @@ class PrefixAware:
     def on_ended(self, request: Request, slot: int) -> None: ...
 
     def on_checked(self, request: Request, choice: Choice, report: CacheReport) -> None:
-        """Tokens are not counted here, so only hits are compared."""
+        """Tokens are not counted here, so only hits are compared; and where none was expected, only those in L0: this
+        strategy does not follow what L1 and L2 hold, and it is no fault of its own that they have what others sent.
+        """
+        if not choice.match:
+            report = CacheReport(report.prompt_tokens, report.l0, computed=report.prompt_tokens - report.l0)
         self.check.observe(None, choice.match, report)
 
     def guess(self, request: Request, candidates: int) -> dict[int, int]:

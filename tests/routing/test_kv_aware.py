@@ -157,6 +157,31 @@ def test_different_prompts_in_a_burst_are_spread_at_once() -> None:
     assert set(counts.values()) == {4}
 
 
+def test_answers_that_fill_an_engine_keep_new_prompts_away_though_nothing_is_left_to_prefill() -> None:
+    fleet = KvFleet(2)
+    long, short = [[kind + at for at in range(20_000)] for kind in (100_000, 200_000)]
+    held = []
+    for _ in range(2):
+        name, ranking = fleet.choose(TEXT, None, long)
+        assert ranking.best is not None
+        fleet.core.settled(name, "r0")
+        fleet.core.accepted(name, "r0")
+        fleet.core.first_token(name, "r0")
+        held.append(name)
+    assert {fleet.best(short[:64]).replica for _ in range(20)} == {"r1"}
+    for name in held:
+        fleet.core.ended(name, "r0")
+    fleet.core.check_integrity()
+
+
+def test_idle_replicas_are_told_apart_by_what_they_were_given_lately() -> None:
+    fleet = KvFleet(2)
+    first = fleet.send(TEXT, None, list(range(4096)))[1]
+    fleet.core.ended("q1", first)
+    fresh = [list(range(start, start + 512)) for start in range(100_000, 103_000, 1000)]
+    assert first not in {fleet.best(tokens).replica for tokens in fresh}
+
+
 def test_one_hot_prefix_for_most_of_the_traffic_leaves_nobody_idle() -> None:
     fleet = KvFleet(4)
     running: deque[tuple[str, str, list[int]]] = deque()

@@ -161,6 +161,15 @@ def test_bytes_per_token_is_learned_from_reports() -> None:
     assert policy(fleet).status()["bytes_per_token"] == pytest.approx(2.0, abs=0.1)
 
 
+def test_hits_in_shared_tiers_that_nobody_announced_raise_no_alarm_but_unexpected_ones_in_l0_do() -> None:
+    shared, own_l0 = Fleet("prefix_aware", 2), Fleet("prefix_aware", 2)
+    for number in range(70):
+        shared.serve(own(number), report=CacheReport(1250, l2=1200, computed=50))
+        own_l0.serve(own(number), report=CacheReport(1250, l0=1200, computed=50))
+    assert policy(shared).status()["alarm_unseen"] == 0
+    assert policy(own_l0).status()["alarm_unseen"] == 1
+
+
 def test_a_burst_of_one_new_prompt_follows_the_first() -> None:
     """Nothing has completed yet, and still they share: what was dispatched is known at once."""
     fleet = Fleet("prefix_aware", 8)

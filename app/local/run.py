@@ -5,8 +5,8 @@ import logging
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from types import TracebackType
@@ -75,6 +75,8 @@ class LocalRun:
         import ray
 
         self._temp = Path(tempfile.mkdtemp(prefix=f"{_TEMP_PREFIX}{os.getpid()}-"))
+        # What engines put into /tmp (vLLM's sockets, a file per engine) goes with this run.
+        os.environ["TMPDIR"] = str(self._temp)
         context = ray.init(
             address="local",
             include_dashboard=False,
@@ -97,11 +99,10 @@ class LocalRun:
         serve.start(proxy_location="HeadOnly", http_options={"host": self.file.host, "port": self.file.port})
         applications = [(entry.name, entry.route_prefix, build(entry.args)) for entry in self.file.applications]
         self._say("Starting the engines ...")
-        with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(lambda: [serve.run(app, name=n, route_prefix=r) for n, r, app in applications])
-            deployment_progress(running.done, self._say, self._logs())
-            if error := running.exception():
-                raise ServingError(f"the application did not become ready: {error}\nlogs: {self._logs()}") from error
+        running = _Deploying(lambda: [serve.run(app, name=n, route_prefix=r) for n, r, app in applications])
+        deployment_progress(running.is_done, self._say, self._logs())
+        if running.error is not None:
+            raise ServingError(f"the application did not become ready: {running.error}") from running.error
 
     def _logs(self) -> Path:
         assert self._temp is not None
@@ -123,6 +124,25 @@ class LocalRun:
             self._note.unlink(missing_ok=True)
         if self._temp is not None:
             shutil.rmtree(self._temp, ignore_errors=True)
+
+
+class _Deploying(threading.Thread):
+    """Deploys in the background, as a daemon: a Ctrl-C meanwhile must not wait for what may never end."""
+
+    def __init__(self, deploy: Callable[[], object]) -> None:
+        super().__init__(name="tierserve-deploy", daemon=True)
+        self._deploy = deploy
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._deploy()
+        except BaseException as error:
+            self.error = error
+
+    def is_done(self) -> bool:
+        return not self.is_alive()
 
 
 def _stop_serving() -> None:

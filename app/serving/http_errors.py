@@ -20,7 +20,13 @@ _TYPE_NAMES = {"str", "int", "float", "bool", "bytes", "none", "list", "tuple", 
 # Ray appends this to messages that are otherwise meant for the client; the id is in the header x-request-id anyway.
 _NOISE = re.compile(r"\s*\(Request ID: [^)]*\)")
 # What a replica or its process may raise while it is being replaced: the client should simply try again.
-_UNAVAILABLE = {"DeploymentUnavailableError", "ActorDiedError", "ActorUnavailableError", "ReplicaUnavailableError"}
+_UNAVAILABLE = {
+    "EngineDeadError",
+    "DeploymentUnavailableError",
+    "ActorDiedError",
+    "ActorUnavailableError",
+    "ReplicaUnavailableError",
+}
 
 
 def error_response(status: int, message: str, *, param: str | None = None, code: str | None = None) -> JSONResponse:
@@ -126,6 +132,8 @@ def response_to(error: Exception) -> Response:
     status = getattr(error, "status_code", None)
     if isinstance(status, int) and 400 <= status < 500:
         return error_response(status, _message_of(error))
+    if "UnicodeEncodeError" in names:
+        return error_response(400, "The text holds characters that cannot be encoded (lone surrogates).")
     if names & _UNAVAILABLE:
         return error_response(503, "The model has no running replica at the moment. Try again shortly.")
     if "VLLMValidationError" in names:

@@ -7,6 +7,7 @@ import click
 from app.commands.serve import DEFAULT_FILE
 from app.errors import TierserveError
 from app.local.machine import Machine, check_machine, check_port, needed_bytes
+from app.local.paths import check_paths
 from app.local.quiet import quiet_vllm
 from app.local.serve_file import ServeFile, load_serve_file
 from app.settings import GiB
@@ -50,5 +51,6 @@ def check_here(file: ServeFile) -> None:
     """Raises MachineError for what is missing."""
     for entry in file.applications:
         check_machine(entry.settings, Machine.read())
+        check_paths(entry.settings)
         click.echo(f"        {entry.name} needs about {needed_bytes(entry.settings) / GiB:.1f} GiB of memory")
     check_port(file.host, file.port)

@@ -15,6 +15,7 @@ from app import demo_model
 from app.errors import ServingError
 from app.local.leftovers import descendants, end, remove_segments, segments_of
 from app.local.machine import OBJECT_STORE_BYTES, Machine, check_machine, check_port
+from app.local.paths import check_paths
 from app.local.progress import deployment_progress
 from app.local.quiet import quiet_ray, quiet_vllm
 from app.local.record import RunRecord
@@ -46,10 +47,12 @@ class LocalRun:
         machine = Machine.read()
         for entry in self.file.applications:
             check_machine(entry.settings, machine)
+            check_paths(entry.settings)
         sweep_stale()
         try:
             self._start()
         except BaseException:
+            self._say("Stopping ...")
             self._stop()
             raise
         return self

@@ -1,4 +1,4 @@
-"""Can what a file names on this machine be used? A replica would find out too late, and say so only in its log.
+"""Can what a file names on this machine be used? A replica would find out too late, and say so only in its log."""
 
 import os
 from pathlib import Path

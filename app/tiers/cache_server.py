@@ -59,7 +59,7 @@ def segment_name(port: int) -> str:
 
 
 def server_command(spec: CacheSpec, at: CacheEndpoint) -> list[str]:
-    """The command line. Each flag that is not a plain setting is there for a measured reason (docs/design notes)."""
+    """The command line. Each flag that is not a plain setting says why it is there."""
     command = [
         *(sys.executable, "-m", "app.tiers.launcher", "server"),
         *("--host", at.host, "--port", str(at.port), "--http-host", at.host, "--http-port", str(at.http_port)),

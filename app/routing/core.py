@@ -290,6 +290,8 @@ class RoutingCore:
     def status(self) -> dict[str, float]:
         """Counters since the start and sizes now."""
         with self._lock:
+            # What others sent is believed for a while only; without a choice in between nobody would notice the end.
+            self.load.expire()
             counts = {name: float(count) for name, count in self._counts.items()}
             return {
                 **counts,

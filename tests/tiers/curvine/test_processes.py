@@ -92,7 +92,7 @@ def test_killed_in_the_middle_of_a_put(tmp_path: Path) -> None:
             process.stdin.flush()
             victim = int(process.stdout.readline())
             try:
-                _look_until(pool.tmp, chance.randrange(1, 60))
+                _look_until(pool.tmp, chance.randrange(1, 6), chance.randrange(30))
             finally:
                 os.kill(victim, signal.SIGKILL)
             assert process.stdout.readline() == "dead\n"
@@ -114,10 +114,15 @@ def test_killed_in_the_middle_of_a_put(tmp_path: Path) -> None:
     assert pool.stats().set_aside == 0
 
 
-def _look_until(directory: str, times: int) -> None:
-    """Returns at a random moment of somebody's put: when a temporary has been seen so many times, looking without
-    pause."""
+def _look_until(directory: str, puts: int, looks: int) -> None:
+    """Returns at a random moment of somebody's put: when so many different temporaries have been seen, the last of
+    them so often, looking without pause. Fewer than `looks` if the put is over before."""
     deadline = time.monotonic() + 20
-    while times:
-        times -= bool(os.listdir(directory))
+    seen: set[str] = set()
+    while len(seen) < puts:
+        now = os.listdir(directory)
+        seen.update(now)
         assert time.monotonic() < deadline
+    for _ in range(looks):
+        if os.listdir(directory) != now:
+            return

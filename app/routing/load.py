@@ -70,6 +70,7 @@ class LoadBook:
         # Work given to each replica lately: (amount, when), halved every RECENT_S. An average, not a count: nothing
         # is owed back.
         self._recent: dict[int, tuple[float, float]] = {}
+        self._extra: dict[int, int] = {}
         self._foreign: dict[int, int] = {}
         self._foreign_requests: dict[int, int] = {}
         self.total_requests = 0
@@ -86,6 +87,7 @@ class LoadBook:
     def add_replica(self, slot: int) -> None:
         if slot not in self._class_of:
             self._requests[slot] = self._own[slot] = self._foreign[slot] = self._foreign_requests[slot] = 0
+            self._extra[slot] = 0
             self._place(slot)
 
     def drop_replica(self, slot: int) -> None:
@@ -98,7 +100,8 @@ class LoadBook:
             del self._running[key]
         self.total_requests -= self.requests(slot)
         self._recent.pop(slot, None)
-        for table in (self._requests, self._own, self._foreign, self._foreign_requests, self._foreign_until):
+        tables = (self._requests, self._own, self._extra, self._foreign, self._foreign_requests, self._foreign_until)
+        for table in tables:
             table.pop(slot, None)
         klass = self._class_of.pop(slot)
         self._unfile(slot, klass)
@@ -161,6 +164,14 @@ class LoadBook:
             # It ended before it was settled: sending failed. The settling that follows then finds nothing.
             self._end(self._tentative.pop(request))
 
+    def weigh(self, slot: int, extra: int) -> None:
+        """Order the replica (`least`) as if it had so many units more: what a policy knows to be in the way there
+        besides work. Replaces what was said before.
+        """
+        if slot in self._extra and self._extra[slot] != extra:
+            self._extra[slot] = extra
+            self._place(slot)
+
     # --- what others sent -------------------------------------------------------------------------------------------
 
     def observe(self, slot: int, ongoing: int) -> None:
@@ -197,6 +208,10 @@ class LoadBook:
 
     def units(self, slot: int) -> int:
         return self._own.get(slot, 0) + self._foreign.get(slot, 0)
+
+    def weight(self, slot: int) -> int:
+        """What replicas are ordered by: their units and what `weigh` added."""
+        return self.units(slot) + self._extra.get(slot, 0)
 
     def recent(self, slot: int) -> float:
         """Work given to the replica lately, done or not: what will come back to it, since conversations return."""
@@ -242,7 +257,7 @@ class LoadBook:
                 f"slot {slot}: {self._requests[slot]} requests counted, {len(mine)} leased"
             )
             assert self._own[slot] == units, f"slot {slot}: {self._own[slot]} units counted, {units} leased"
-            klass = load_class(self.units(slot))
+            klass = load_class(self.weight(slot))
             assert self._class_of[slot] == klass, f"slot {slot} is in class {self._class_of[slot]}, not {klass}"
             assert self._recent.get(slot, (0.0, 0.0))[0] >= 0.0
             assert self._classes[klass] >> slot & 1, f"slot {slot} is missing from its class"
@@ -302,7 +317,7 @@ class LoadBook:
             self._running.pop(key, None)
 
     def _place(self, slot: int) -> None:
-        klass = load_class(self._own[slot] + self._foreign[slot])
+        klass = load_class(self._own[slot] + self._foreign[slot] + self._extra[slot])
         old = self._class_of.get(slot)
         if klass == old:
             return

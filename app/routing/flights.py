@@ -24,21 +24,15 @@ class Flights:
         self._flights: dict[int, OrderedDict[str, Sequence[int]]] = {}
         self._holders: dict[int, int] = {}
         self._more: dict[tuple[int, int], int] = {}
-        self._pieces: dict[int, int] = {}
 
     def __bool__(self) -> bool:
         return bool(self._holders)
-
-    def pieces(self, slot: int) -> int:
-        """Pieces of all prompts in flight there, shared ones as often as they are in flight."""
-        return self._pieces.get(slot, 0)
 
     def start(self, slot: int, request: str, names: Sequence[int]) -> None:
         """The request was sent there. Sent again, it counts once."""
         self.land(slot, request)
         flights = self._flights.setdefault(slot, OrderedDict())
         flights[request] = names
-        self._pieces[slot] = self._pieces.get(slot, 0) + len(names)
         holders, more, bit = self._holders, self._more, 1 << slot
         for name in names:
             mask = holders.get(name, 0)
@@ -54,7 +48,6 @@ class Flights:
         names = self._flights.get(slot, _NOBODY).pop(request, None)
         if names is None:
             return
-        self._pieces[slot] -= len(names)
         holders, more, bit = self._holders, self._more, 1 << slot
         for name in names:
             again = more.get((name, slot))
@@ -74,7 +67,6 @@ class Flights:
         for request in list(self._flights.get(slot, ())):
             self.land(slot, request)
         self._flights.pop(slot, None)
-        self._pieces.pop(slot, None)
 
     def runs(self, names: Sequence[int], candidates: int) -> list[tuple[int, int]]:
         """(pieces, replicas that have so many of these in flight and not the next), the fewest first."""
@@ -101,10 +93,6 @@ class Flights:
         """Raises AssertionError unless masks and counts say what the flights are."""
         count: dict[tuple[int, int], int] = {}
         for slot, flights in self._flights.items():
-            total = sum(map(len, flights.values()))
-            assert self._pieces.get(slot, 0) == total, (
-                f"slot {slot}: {self._pieces.get(slot)} pieces, {total} in flight"
-            )
             for names in flights.values():
                 for name in names:
                     count[name, slot] = count.get((name, slot), 0) + 1

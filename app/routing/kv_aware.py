@@ -33,8 +33,6 @@ _FLIGHT_TOKENS = 64
 """Granularity at which prompts in flight are compared."""
 _RUNNING_TOKENS = 16
 """What a running request costs the next one, in tokens of prefill: one more row in each step."""
-_HOLD_WEIGHT = 0.3
-"""Tokens of prefill charged per token of the prompts in flight, where they fill the engine."""
 _RECENT_WEIGHT = 0.02
 _PIECE_TOKENS = 64
 """About what a piece of prefix_aware is. Load is counted in tokens here, so its weights are scaled by this."""
@@ -62,7 +60,7 @@ class KvAware:
         self.l2 = TierIndex(max_blocks)
         self.cost = CostModel()
         self.check = SelfCheck()
-        load.request_units = _RUNNING_TOKENS
+        load.request_units, load.room = _RUNNING_TOKENS, 1
         self._fallback = PrefixAware(
             roster,
             load,
@@ -80,7 +78,6 @@ class KvAware:
         self._nodes: dict[int, str] = {}
         self._on_node: dict[str, int] = {}
         self._flights = Flights()
-        self._most_in_flight = _FLIGHT_TOKENS
         self._degraded = 0
 
     def rank(self, request: Request, candidates: int) -> Ranking:
@@ -90,13 +87,13 @@ class KvAware:
             lacking = "no token ids for this request" if request.tokens is None else "no KV events from any replica"
             return self._fall_back(request, candidates, lacking)
         groups = self._groups(request, pack(request.tokens), candidates, known)
-        best = self._best(groups, self._fallback.investment(request))
+        best = self._best(groups, self._fallback.charges(request))
         missing = (candidates ^ known).bit_count()
         why = f"no KV events from {missing} of {candidates.bit_count()} replicas" if missing else None
         self._degraded += bool(missing)
         service = best[0].group.service
         work = self.cost.tokens_in(service.prefill_s + service.load_s)
-        return Ranking(self.name, tuple(map(self._choice, best)), why, work)
+        return Ranking(self.name, tuple(map(self._choice, best)), why, work, len(request.tokens))
 
     def on_routed(self, request: Request, slot: int) -> None:
         self._fallback.on_routed(request, slot)
@@ -104,7 +101,7 @@ class KvAware:
             return
         seed = scope_seed(self._adapter(request), request.prompt.salt, _FLIGHT_TOKENS)
         self._flights.start(slot, request.id, block_keys(pack(request.tokens), seed, _FLIGHT_TOKENS))
-        self._weigh(slot)
+        self._load.room = max(self._load.room, self.l0.most_tokens)
 
     def on_completed(self, request: Request, slot: int, report: CacheReport | None) -> None:
         self._fallback.on_completed(request, slot, report)
@@ -113,7 +110,6 @@ class KvAware:
     def on_ended(self, request: Request, slot: int) -> None:
         """The request is no longer in flight: from now on only events say what it left behind."""
         self._flights.land(slot, request.id)
-        self._weigh(slot)
 
     def on_checked(self, request: Request, choice: Choice, report: CacheReport) -> None:
         """Compare what was expected of the replica that served with what it reported."""
@@ -164,17 +160,17 @@ class KvAware:
     def _fall_back(self, request: Request, candidates: int, why: str) -> Ranking:
         self._degraded += 1
         ranking = self._fallback.rank(request, candidates)
-        return Ranking(self.name, ranking.choices, why, ranking.prefill_units * _PIECE_TOKENS)
+        work, whole = ranking.prefill_units * _PIECE_TOKENS, ranking.prompt_units * _PIECE_TOKENS
+        return Ranking(self.name, ranking.choices, why, work, whole)
 
-    def _best(self, groups: "list[_Group]", discount: float) -> "list[_Scored]":
+    def _best(self, groups: "list[_Group]", charges: list[tuple[float, float]]) -> "list[_Scored]":
         """The best few by score. Of each group only the least busy can be among them, and no group whose service alone
         costs more than the worst of the few found so far.
         """
-        groups.sort(key=_service_s)
-        least = groups[0].service.total_s
+        least = min(group.service.total_s for group in groups)
+        floors = [least + _charged(charges, group.l0) * (group.service.total_s - least) for group in groups]
         best: list[_Scored] = []
-        for group in groups:
-            floor = least + discount * (group.service.total_s - least)
+        for floor, group in sorted(zip(floors, groups, strict=True), key=_floor):
             if len(best) == RANKS and floor >= best[-1].score:
                 break
             slots = self._load.least(group.replicas, RANKS, self._random)
@@ -195,15 +191,6 @@ class KvAware:
         began.
         """
         return self.cost.wait_s(self._load.weight(slot) + int(_RECENT_WEIGHT * self._load.recent(slot)))
-
-    def _weigh(self, slot: int) -> None:
-        """Crowding. Prompts in flight hold KV until their answers end, and an engine whose blocks are all held admits
-        nobody, however little it has to prefill. What is far below what it has room for costs nearly nothing.
-        """
-        held = self._flights.pieces(slot) * _FLIGHT_TOKENS
-        self._most_in_flight = max(self._most_in_flight, held)
-        full = held / max(self._most_in_flight, self.l0.most_tokens)
-        self._load.weigh(slot, int(_HOLD_WEIGHT * full * full * held))
 
     # --- who holds what ---------------------------------------------------------------------------------------------
 
@@ -292,8 +279,19 @@ class _Scored(NamedTuple):
     group: _Group
 
 
-def _service_s(group: _Group) -> float:
-    return group.service.total_s
+def _charged(charges: list[tuple[float, float]], held: int) -> float:
+    """What share of getting the known steps behind `held` tokens is charged, on average over their tokens."""
+    start, whole, charged = float(held), 0.0, 0.0
+    for end, share in charges:
+        if end > start:
+            whole += end - start
+            charged += share * (end - start)
+            start = end
+    return charged / whole if whole else 1.0
+
+
+def _floor(entry: tuple[float, _Group]) -> float:
+    return entry[0]
 
 
 def _by_score(one: _Scored) -> tuple[float, float]:

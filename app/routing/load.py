@@ -28,9 +28,10 @@ long.
 FOREIGN_S = 10.0
 """What a replica said about its queue is believed this long: Serve's own queue length cache uses the same."""
 
-
 RECENT_S = 60.0
 """Half-life of `recent`: about the pause between a conversation's turns, which is what it anticipates."""
+CROWD_WEIGHT = 0.3
+"""Units charged per unit of the prompts in flight where they fill the engine."""
 
 
 class Busy(msgspec.Struct, frozen=True):
@@ -48,6 +49,7 @@ class _Lease:
     slot: int
     units: int
     prefill: int
+    holds: int
     running: bool = False
 
 
@@ -59,9 +61,11 @@ class LoadBook:
     when its prefill is over; `release` when it ended. Each may come late, twice or never.
     """
 
-    def __init__(self, clock: Callable[[], float], request_units: int = 4) -> None:
+    def __init__(self, clock: Callable[[], float], request_units: int = 4, room: int = 1024) -> None:
         self._clock = clock
         self.request_units = request_units
+        self.room = room
+        """Units of prompts that an engine has KV blocks for: at least what was ever in flight on one."""
         self._tentative: dict[str, _Lease] = {}
         self._running: dict[tuple[str, int], list[_Lease]] = {}
         self._deadlines: deque[tuple[float, _Lease]] = deque()
@@ -70,7 +74,8 @@ class LoadBook:
         # Work given to each replica lately: (amount, when), halved every RECENT_S. An average, not a count: nothing
         # is owed back.
         self._recent: dict[int, tuple[float, float]] = {}
-        self._extra: dict[int, int] = {}
+        self._holds: dict[int, int] = {}
+        self._crowd: dict[int, int] = {}
         self._foreign: dict[int, int] = {}
         self._foreign_requests: dict[int, int] = {}
         self.total_requests = 0
@@ -87,7 +92,7 @@ class LoadBook:
     def add_replica(self, slot: int) -> None:
         if slot not in self._class_of:
             self._requests[slot] = self._own[slot] = self._foreign[slot] = self._foreign_requests[slot] = 0
-            self._extra[slot] = 0
+            self._holds[slot] = self._crowd[slot] = 0
             self._place(slot)
 
     def drop_replica(self, slot: int) -> None:
@@ -100,22 +105,24 @@ class LoadBook:
             del self._running[key]
         self.total_requests -= self.requests(slot)
         self._recent.pop(slot, None)
-        tables = (self._requests, self._own, self._extra, self._foreign, self._foreign_requests, self._foreign_until)
-        for table in tables:
+        for table in (self._requests, self._own, self._holds, self._crowd):
             table.pop(slot, None)
+        for table in (self._foreign, self._foreign_requests):
+            table.pop(slot, None)
+        self._foreign_until.pop(slot, None)
         klass = self._class_of.pop(slot)
         self._unfile(slot, klass)
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def assign(self, request: str, slot: int, prefill_units: int) -> None:
+    def assign(self, request: str, slot: int, prefill_units: int, prompt_units: int = 0) -> None:
         """The request will probably go to `slot`: counts at once. A second choice for the same request replaces the
-        first.
+        first. `prompt_units` are what its KV takes room for until it ends, computed or not.
         """
         self._end(self._tentative.pop(request, None))
         if slot not in self._class_of:
             return
-        lease = _Lease(request, slot, self.request_units + prefill_units, prefill_units)
+        lease = _Lease(request, slot, self.request_units + prefill_units, prefill_units, prompt_units)
         self._tentative[request] = lease
         now = self._clock()
         self._recent[slot] = (self._decayed(slot, now) + lease.units, now)
@@ -134,7 +141,7 @@ class LoadBook:
             self._end(lease)
             if slot is None or slot not in self._class_of:
                 return
-            lease = _Lease(request, slot, lease.units, lease.prefill)
+            lease = _Lease(request, slot, lease.units, lease.prefill, lease.holds)
             self._deadlines.append((self._clock() + TENTATIVE_S, lease))
             self._begin(lease)
         self._running.setdefault((request, slot), []).append(lease)
@@ -163,14 +170,6 @@ class LoadBook:
         elif (lease := self._tentative.get(request)) is not None and lease.slot == slot:
             # It ended before it was settled: sending failed. The settling that follows then finds nothing.
             self._end(self._tentative.pop(request))
-
-    def weigh(self, slot: int, extra: int) -> None:
-        """Order the replica (`least`) as if it had so many units more: what a policy knows to be in the way there
-        besides work. Replaces what was said before.
-        """
-        if slot in self._extra and self._extra[slot] != extra:
-            self._extra[slot] = extra
-            self._place(slot)
 
     # --- what others sent -------------------------------------------------------------------------------------------
 
@@ -210,8 +209,12 @@ class LoadBook:
         return self._own.get(slot, 0) + self._foreign.get(slot, 0)
 
     def weight(self, slot: int) -> int:
-        """What replicas are ordered by: their units and what `weigh` added."""
-        return self.units(slot) + self._extra.get(slot, 0)
+        """What replicas are ordered by: their units and their crowding.
+
+        Prompts in flight hold KV blocks until their answers end, and an engine whose blocks are all held admits
+        nobody, however little it has to prefill. What is far below its room costs nearly nothing.
+        """
+        return self.units(slot) + self._crowd.get(slot, 0)
 
     def recent(self, slot: int) -> float:
         """Work given to the replica lately, done or not: what will come back to it, since conversations return."""
@@ -256,6 +259,8 @@ class LoadBook:
             assert self._requests[slot] == len(mine), (
                 f"slot {slot}: {self._requests[slot]} requests counted, {len(mine)} leased"
             )
+            holds = sum(lease.holds for lease in mine)
+            assert self._holds[slot] == holds, f"slot {slot}: {self._holds[slot]} units held, {holds} leased"
             assert self._own[slot] == units, f"slot {slot}: {self._own[slot]} units counted, {units} leased"
             klass = load_class(self.weight(slot))
             assert self._class_of[slot] == klass, f"slot {slot} is in class {self._class_of[slot]}, not {klass}"
@@ -282,14 +287,14 @@ class LoadBook:
         self._requests[lease.slot] += 1
         self.total_requests += 1
         self._own[lease.slot] += lease.units
-        self._place(lease.slot)
+        self._hold(lease.slot, lease.holds)
 
     def _end(self, lease: _Lease | None) -> None:
         if lease is not None and lease.slot in self._class_of:
             self._requests[lease.slot] -= 1
             self.total_requests -= 1
             self._own[lease.slot] -= lease.units
-            self._place(lease.slot)
+            self._hold(lease.slot, -lease.holds)
 
     def _set_foreign(self, slot: int, requests: int, units_each: int) -> None:
         self.total_requests += requests - self._foreign_requests[slot]
@@ -316,8 +321,15 @@ class LoadBook:
         else:
             self._running.pop(key, None)
 
+    def _hold(self, slot: int, more: int) -> None:
+        held = self._holds[slot] = self._holds[slot] + more
+        self.room = max(self.room, held)
+        full = held / self.room if held else 0.0
+        self._crowd[slot] = int(CROWD_WEIGHT * full * full * held)
+        self._place(slot)
+
     def _place(self, slot: int) -> None:
-        klass = load_class(self._own[slot] + self._foreign[slot] + self._extra[slot])
+        klass = load_class(self._own[slot] + self._foreign[slot] + self._crowd[slot])
         old = self._class_of.get(slot)
         if klass == old:
             return

@@ -81,6 +81,8 @@ class Ranking(msgspec.Struct, frozen=True):
     """Why this is not the strategy's full judgement, if it is not."""
     prefill_units: int = 0
     """Work that the first choice will have to do for this request: what load counting adds to it."""
+    prompt_units: int = 0
+    """The whole prompt in the same units: room that its KV takes until the answer ends."""
 
     @property
     def best(self) -> Choice | None:

@@ -60,7 +60,7 @@ class KvAware:
         self.l2 = TierIndex(max_blocks)
         self.cost = CostModel()
         self.check = SelfCheck()
-        load.request_units, load.room = _RUNNING_TOKENS, 1
+        load.request_units = _RUNNING_TOKENS
         self._fallback = PrefixAware(
             roster,
             load,
@@ -87,13 +87,15 @@ class KvAware:
             lacking = "no token ids for this request" if request.tokens is None else "no KV events from any replica"
             return self._fall_back(request, candidates, lacking)
         groups = self._groups(request, pack(request.tokens), candidates, known)
-        best = self._best(groups, self._fallback.charges(request))
+        charges = self._fallback.charges(request)
+        best = self._best(groups, charges)
         missing = (candidates ^ known).bit_count()
         why = f"no KV events from {missing} of {candidates.bit_count()} replicas" if missing else None
         self._degraded += bool(missing)
         service = best[0].group.service
         work = self.cost.tokens_in(service.prefill_s + service.load_s)
-        return Ranking(self.name, tuple(map(self._choice, best)), why, work, len(request.tokens))
+        held = int(len(request.tokens) * _charged(charges, 0, len(request.tokens)))
+        return Ranking(self.name, tuple(map(self._choice, best)), why, work, held)
 
     def on_routed(self, request: Request, slot: int) -> None:
         self._fallback.on_routed(request, slot)
@@ -101,7 +103,7 @@ class KvAware:
             return
         seed = scope_seed(self._adapter(request), request.prompt.salt, _FLIGHT_TOKENS)
         self._flights.start(slot, request.id, block_keys(pack(request.tokens), seed, _FLIGHT_TOKENS))
-        self._load.room = max(self._load.room, self.l0.most_tokens)
+        self._load.room = self.l0.most_tokens
 
     def on_completed(self, request: Request, slot: int, report: CacheReport | None) -> None:
         self._fallback.on_completed(request, slot, report)
@@ -160,7 +162,7 @@ class KvAware:
     def _fall_back(self, request: Request, candidates: int, why: str) -> Ranking:
         self._degraded += 1
         ranking = self._fallback.rank(request, candidates)
-        work, whole = ranking.prefill_units * _PIECE_TOKENS, ranking.prompt_units * _PIECE_TOKENS
+        work, whole = ranking.prefill_units * _PIECE_TOKENS, ranking.held_units * _PIECE_TOKENS
         return Ranking(self.name, ranking.choices, why, work, whole)
 
     def _best(self, groups: "list[_Group]", charges: list[tuple[float, float]]) -> "list[_Scored]":
@@ -279,10 +281,12 @@ class _Scored(NamedTuple):
     group: _Group
 
 
-def _charged(charges: list[tuple[float, float]], held: int) -> float:
-    """What share of getting the known steps behind `held` tokens is charged, on average over their tokens."""
+def _charged(charges: list[tuple[float, float]], held: int, until: int = 0) -> float:
+    """What share of getting the known steps behind `held` tokens is charged, on average over their tokens, and over
+    those up to `until` that nobody knows, which are charged in full.
+    """
     start, whole, charged = float(held), 0.0, 0.0
-    for end, share in charges:
+    for end, share in (*charges, (float(until), 1.0)):
         if end > start:
             whole += end - start
             charged += share * (end - start)

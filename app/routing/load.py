@@ -31,7 +31,10 @@ FOREIGN_S = 10.0
 RECENT_S = 60.0
 """Half-life of `recent`: about the pause between a conversation's turns, which is what it anticipates."""
 CROWD_WEIGHT = 0.3
-"""Units charged per unit of the prompts in flight where they fill the engine."""
+"""Units charged per unit of the prompts in flight where they just fill the engine."""
+_OVERFULL = 2.0
+_ROOM = 1024
+"""Units that an engine surely has room for: pieces of 64 tokens, and no more than a third of one mid-range GPU."""
 
 
 class Busy(msgspec.Struct, frozen=True):
@@ -61,11 +64,14 @@ class LoadBook:
     when its prefill is over; `release` when it ended. Each may come late, twice or never.
     """
 
-    def __init__(self, clock: Callable[[], float], request_units: int = 4, room: int = 1024) -> None:
+    def __init__(self, clock: Callable[[], float], request_units: int = 4) -> None:
         self._clock = clock
         self.request_units = request_units
-        self.room = room
-        """Units of prompts that an engine has KV blocks for: at least what was ever in flight on one."""
+        self.room = 0
+        """Units of prompts that an engine has KV blocks for, if somebody knows. Else it is taken to be the most that
+        was ever in flight on one, and `_ROOM` at least.
+        """
+        self._most_held = _ROOM
         self._tentative: dict[str, _Lease] = {}
         self._running: dict[tuple[str, int], list[_Lease]] = {}
         self._deadlines: deque[tuple[float, _Lease]] = deque()
@@ -115,14 +121,14 @@ class LoadBook:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def assign(self, request: str, slot: int, prefill_units: int, prompt_units: int = 0) -> None:
+    def assign(self, request: str, slot: int, prefill_units: int, held_units: int = 0) -> None:
         """The request will probably go to `slot`: counts at once. A second choice for the same request replaces the
-        first. `prompt_units` are what its KV takes room for until it ends, computed or not.
+        first. `held_units` is how much more of its KV takes room until it ends, computed or not.
         """
         self._end(self._tentative.pop(request, None))
         if slot not in self._class_of:
             return
-        lease = _Lease(request, slot, self.request_units + prefill_units, prefill_units, prompt_units)
+        lease = _Lease(request, slot, self.request_units + prefill_units, prefill_units, held_units)
         self._tentative[request] = lease
         now = self._clock()
         self._recent[slot] = (self._decayed(slot, now) + lease.units, now)
@@ -323,8 +329,8 @@ class LoadBook:
 
     def _hold(self, slot: int, more: int) -> None:
         held = self._holds[slot] = self._holds[slot] + more
-        self.room = max(self.room, held)
-        full = held / self.room if held else 0.0
+        self._most_held = max(self._most_held, held)
+        full = min(held / (self.room or self._most_held), _OVERFULL)
         self._crowd[slot] = int(CROWD_WEIGHT * full * full * held)
         self._place(slot)
 

@@ -109,7 +109,7 @@ class PrefixAware:
         others = load.least(left, _PER_STEP, self._random)
         scored.extend((lacking + weight * load.weight(slot) + recent * load.recent(slot), slot, 0) for slot in others)
         scored.sort(key=_score)
-        return self._ranking(request, scored, deepest)
+        return self._ranking(request, scored, deepest, int(lacking))
 
     def on_routed(self, request: Request, slot: int) -> None:
         """Learn at dispatch and not at completion: the requests of a burst then follow each other."""
@@ -191,7 +191,7 @@ class PrefixAware:
             assert self._roster.live >> slot & 1, f"a horizon is kept for slot {slot}, which is not live"
         assert len(self._expected) <= _REMEMBERED
 
-    def _ranking(self, request: Request, scored: list[tuple[float, int, int]], deepest: int) -> Ranking:
+    def _ranking(self, request: Request, scored: list[tuple[float, int, int]], deepest: int, own: int) -> Ranking:
         choices = []
         name, requests, per_piece = self._roster.name, self._load.requests, self._tokens(1)
         for score, slot, depth in scored:
@@ -200,7 +200,8 @@ class PrefixAware:
             choices.append(Choice(name(slot), reason, score, match, 0, 0, requests(slot)))
         work = sum(map(len, request.prompt.sequences))
         new = work - scored[0][2] if scored else work
-        return Ranking(self.name, tuple(choices), prefill_units=new, prompt_units=work)
+        held = work - len(request.prompt.pieces) + own
+        return Ranking(self.name, tuple(choices), prefill_units=new, held_units=held)
 
     def _discount(self, level: Level) -> float:
         per_holder = level.heat / level.holders.bit_count()

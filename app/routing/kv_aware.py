@@ -31,6 +31,8 @@ from app.routing.tier_index import Scope, TierIndex
 
 _FLIGHT_TOKENS = 64
 """Granularity at which prompts in flight are compared."""
+_LEVELS = 8
+"""Lengths of runs that are told apart once a prompt is held to many different lengths."""
 _RUNNING_TOKENS = 16
 """What a running request costs the next one, in tokens of prefill: one more row in each step."""
 _RECENT_WEIGHT = 0.02
@@ -235,7 +237,7 @@ class KvAware:
         if self._flights:
             mine = block_keys(packed, scope_seed(adapter, salt, _FLIGHT_TOKENS), _FLIGHT_TOKENS)
             runs += [(pieces * _FLIGHT_TOKENS, slots) for pieces, slots in self._flights.runs(mine, candidates)]
-        return _disjoint(runs, candidates)
+        return _few(_disjoint(runs, candidates))
 
     def _on_nodes(self, request: Request, packed: bytes) -> tuple[list[tuple[int, int]], list[int]]:
         """(chunks from the start, replicas whose nodes hold so many), longest first; and how far the pool reaches from
@@ -247,7 +249,7 @@ class KvAware:
         # The servers' names leave out the model: a core routes to one.
         scope = Scope("", kv_salt(request.prompt.salt, self._adapter(request)))
         runs = [(run, self._beside(owners)) for run, owners in reversed(self.l1.groups(scope, chunks))]
-        return runs, self.l2.reach(scope, chunks) if self.l2.owners else []
+        return _few(runs), self.l2.reach(scope, chunks) if self.l2.owners else []
 
     def _beside(self, owners: int) -> int:
         """The replicas on these nodes."""
@@ -310,3 +312,20 @@ def _disjoint(runs: list[tuple[int, int]], everyone: int) -> list[tuple[int, int
             found.append((tokens, here))
             everyone ^= here
     return [*found, (0, everyone)] if everyone else found
+
+
+def _few(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """At most 2 * `_LEVELS` + 1 of them, longest first: the longest as they are, and of the others those less than a
+    part in `_LEVELS` of the longest apart as one, at what all of them have.
+    """
+    if len(runs) <= 2 * _LEVELS:
+        return runs
+    few, width = runs[:_LEVELS], runs[0][0] / _LEVELS
+    level = -1
+    for tokens, replicas in runs[_LEVELS:]:
+        if int(tokens / width) == level:
+            few[-1] = (tokens, few[-1][1] | replicas)
+        else:
+            few.append((tokens, replicas))
+            level = int(tokens / width)
+    return few

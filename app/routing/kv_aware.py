@@ -1,15 +1,19 @@
 """Send a request where its first token will come soonest, by what the tiers really hold.
 
-    seconds(r) = wait(r) + service(r),   service(r) = load(L1 of r's node) + load(L2) + prefill(what no tier holds)
-    score(r)   = wait(r) + crowding(r) + best + discount * (service(r) - best),   best = least service of any replica
+    service(r) = load(L1 of r's node) + load(L2) + prefill(what no tier holds)
+    score(r)   = busy(r) + best + charged(r) * (service(r) - best),      best = least service of any replica
 
 L0 is what r's own events say, plus what requests in flight to r are about to put there; L1 what its node holds
 behind that; L2 what the pool holds behind both. Speeds come from app.cost. The smallest score wins.
 
-The score is the seconds to this request's first token, except for two things. Crowding (`_crowding_s`) is what the
-answers that go on there will cost, in blocks held and in conversations that come back. The discount is prefix_aware's:
-1 for what is little used. Loading or computing a hot prefix on one more replica is an investment that later requests
-share, and without the discount each request would greedily take the one warm replica while others idle.
+The score is the seconds to this request's first token, except for two things. Busy is the wait and, with it, what the
+answers that go on there will cost, in blocks held (`LoadBook.weight`) and in conversations that come back. Charged is
+prefix_aware's discount, on average over what r lacks: 1 for what is little used. Loading or computing a hot prefix on
+one more replica is an investment that later requests share, and without the discount each request would greedily take
+the one warm replica while others idle.
+
+Replicas that hold the same are a group with one price, and of a group only the least busy can be best: so a fleet is
+ranked by groups and not replica by replica.
 
 When a replica's events are not followed, the prefix tree's guess stands in for its L0, and the ranking says so.
 """
@@ -41,7 +45,9 @@ _PIECE_TOKENS = 64
 
 
 class KvAware:
-    """O(blocks of the longest hit + replicas). The indexes are fed from outside: `l0`, `l1`, `l2`; so is `cost`."""
+    """O(blocks of the longest hit + groups), and there are at most a few hundred of those, however large the fleet. The
+    indexes are fed from outside: `l0`, `l1`, `l2`; so is `cost`.
+    """
 
     name = "kv_aware"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from app.errors import SettingsError
 from app.sim import scenarios
 from app.sim.fleet import Fleet
-from app.sim.hardware import Speed
+from app.sim.hardware import Calibration
 from app.sim.outcome import Outcome
 from app.sim.policies import core_maker
 from app.sim.spec import FleetSpec
@@ -96,8 +96,8 @@ def without(spec: FleetSpec, tiers: Iterable[str]) -> FleetSpec:
     )
 
 
-def with_speed(spec: FleetSpec, speed: Speed, l2_bytes_s: float) -> FleetSpec:
-    return replace(spec, speed=speed, l2_read_bytes_s=l2_bytes_s)
+def as_measured(spec: FleetSpec, measured: Calibration) -> FleetSpec:
+    return replace(spec, speed=measured.speed, l2_read_bytes_s=measured.l2_bytes_s, l2_latency_s=measured.l2_latency_s)
 
 
 @contextmanager

@@ -39,7 +39,11 @@ _LEVELS = 8
 """Lengths of runs that are told apart once a prompt is held to many different lengths."""
 _RUNNING_TOKENS = 16
 """What a running request costs the next one, in tokens of prefill: one more row in each step."""
+_CROWD_WEIGHT = 0.3
 _RECENT_WEIGHT = 0.02
+"""Of what CostModel.wait_s halves. Both from the conversation trace; with twice the first, 8 replicas at load 0.9 answer
+8 % later.
+"""
 _PIECE_TOKENS = 64
 """About what a piece of prefix_aware is. Load is counted in tokens here, so its weights are scaled by this."""
 
@@ -68,7 +72,7 @@ class KvAware:
         self.l2 = TierIndex(max_blocks)
         self.cost = CostModel()
         self.check = SelfCheck()
-        load.request_units = _RUNNING_TOKENS
+        load.request_units, load.crowd_weight = _RUNNING_TOKENS, _CROWD_WEIGHT
         self._fallback = PrefixAware(
             roster,
             load,

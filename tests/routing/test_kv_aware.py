@@ -101,6 +101,21 @@ def test_what_l1_has_behind_l0_and_the_pool_behind_both_adds_up() -> None:
     assert best.prefill_s == pytest.approx(fleet.cost.prefill_s(512))
 
 
+def test_a_node_that_takes_the_place_of_another_is_told_apart_from_it() -> None:
+    """Most nodes hold the prompt, so the few that do not are taken from all: all must be those of now."""
+    fleet = KvFleet(4)
+    fleet.names.append("r4")
+    fleet.nodes["r4"] = "n2"
+    fleet.update()
+    fleet.engine("r4")
+    for node in ("n0", "n1", "n2"):
+        fleet.tier("l1", node, PROMPT)
+    assert {fleet.best().l1 for _ in range(40)} == {len(PROMPT)}
+    fleet.core.tier_gone("l1", "n2")
+    fleet.tier("l1", "elsewhere", PROMPT)
+    assert {fleet.best().replica for _ in range(40)} <= {"r0", "r1", "r2", "r3"}
+
+
 def test_removals_count_in_every_tier() -> None:
     fleet = KvFleet()
     fleet.holds("r0", PROMPT)

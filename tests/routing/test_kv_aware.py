@@ -189,6 +189,24 @@ def test_answers_that_fill_an_engine_keep_new_prompts_away_though_nothing_is_lef
     fleet.core.check_integrity()
 
 
+def test_a_conversation_stays_though_it_begins_with_what_everybody_shares() -> None:
+    """The system prompt is hot and nearly free to add elsewhere; what follows it is this conversation's alone."""
+    fleet = KvFleet(4)
+    own = [*PROMPT, *range(50_000, 51_024)]
+    body = {"model": "m", "prompt": "system " * 1170 + "conversation " * 315}
+    for number in range(200):
+        name, replica = fleet.send({"model": "m", "prompt": "system " * 1170 + f"{number}"}, None, [*PROMPT, number])
+        fleet.core.ended(name, replica)
+    for name in fleet.names:
+        fleet.holds(name, PROMPT)
+    name, home = fleet.send(body, None, own)
+    fleet.core.ended(name, home)
+    fleet.holds(home, own)
+    waiting, _ = fleet.choose(TEXT, None, list(range(90_000, 91_200)))
+    fleet.core.settled(waiting, home)
+    assert {fleet.best([*own, number], prompt=body["prompt"]).replica for number in range(5)} == {home}
+
+
 def test_idle_replicas_are_told_apart_by_what_they_were_given_lately() -> None:
     fleet = KvFleet(2)
     first = fleet.send(TEXT, None, list(range(4096)))[1]

@@ -77,9 +77,12 @@ class LocalRun:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
 
+        from app.tiers import node_host
+
         self._temp = Path(tempfile.mkdtemp(prefix=f"{_TEMP_PREFIX}{os.getpid()}-"))
         # What engines put into /tmp (vLLM's sockets, a file per engine) goes with this run.
         os.environ["TMPDIR"] = str(self._temp)
+        os.environ[node_host.VARIABLE] = "127.0.0.1"
         context = ray.init(
             address="local",
             include_dashboard=False,
@@ -87,8 +90,6 @@ class LocalRun:
             logging_level=logging.ERROR,
             object_store_memory=OBJECT_STORE_BYTES,
             _temp_dir=str(self._temp),
-            # Ray, engines and caches listen here, and nobody else on the network has any business with them.
-            _node_ip_address="127.0.0.1",
         )
         models = tuple(model.id for entry in self.file.applications for model in entry.settings.models)
         names = ",".join(entry.name for entry in self.file.applications)

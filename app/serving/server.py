@@ -10,7 +10,6 @@ from multiprocessing import util
 from typing import Any
 from uuid import uuid4
 
-import ray
 from ray import serve
 from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer
@@ -26,6 +25,7 @@ from app.serving.tokenization import attach_tokenization
 from app.tiers.cache_spec import CacheSpec
 from app.tiers.events import LookupFeed
 from app.tiers.node_cache import CacheLease
+from app.tiers.node_host import node_host
 from app.tiers.transfer import transfer_config
 
 # A lookup is published before the load it starts, so it is here long before the answer is; this covers a slow thread.
@@ -49,7 +49,7 @@ class TieredLLMServer(LLMServer):
             self._lease = await CacheLease.acquire(cache, context.app_name, self._replica)
             self._feed = LookupFeed(self._lease.endpoint.events_url)
             llm_config.update_engine_kwargs(kv_transfer_config=transfer_config(self._lease.endpoint))
-        self._announcer = Announcer(ray.util.get_node_ip_address(), kv_events=kv_events)
+        self._announcer = Announcer(node_host(), kv_events=kv_events)
         if kv_events:
             llm_config.update_engine_kwargs(kv_events_config=self._announcer.engine_arguments())
         if llm_config.accelerator_config.kind == "cpu":

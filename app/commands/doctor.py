@@ -39,7 +39,8 @@ def command(files: tuple[Path, ...], here: bool) -> None:
 
 def check_engines(file: ServeFile) -> None:
     """Raises SettingsError for an engine argument or a routing option that does not exist. Imports vLLM (seconds)."""
-    from app.serving.llm_config import check_engine_arguments, router_arguments
+    from app.serving.engine_arguments import check_engine_arguments
+    from app.serving.llm_config import router_arguments
 
     for entry in file.applications:
         for model in entry.settings.models:

@@ -2,6 +2,8 @@
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def quiet_ray() -> None:
@@ -15,3 +17,16 @@ def quiet_vllm() -> None:
     process starts it: engines inherit the environment, and theirs should log."""
     os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
     logging.getLogger("vllm").setLevel(logging.ERROR)
+
+
+@contextmanager
+def quiet_import_of_vllm() -> Iterator[None]:
+    """Like `quiet_vllm`, for a process that starts Ray later: nothing stays in its environment. vLLM reads the variable
+    once, when it is imported."""
+    before = os.environ.get("VLLM_CONFIGURE_LOGGING")
+    quiet_vllm()
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["VLLM_CONFIGURE_LOGGING"]

@@ -14,12 +14,13 @@ from types import TracebackType
 from app import demo_model
 from app.errors import ServingError
 from app.local.leftovers import descendants, end, remove_segments, segments_of
-from app.local.machine import OBJECT_STORE_BYTES, Machine, check_machine, check_port
-from app.local.paths import check_paths
+from app.local.machine import OBJECT_STORE_BYTES, check_port
+from app.local.preflight import check_file, check_here
 from app.local.progress import deployment_progress
 from app.local.quiet import quiet_ray, quiet_vllm
 from app.local.record import RunRecord
 from app.local.serve_file import ServeFile
+from app.local.serve_schema import unread_here
 
 _TEMP_PREFIX = "tierserve-"
 Say = Callable[[str], None]
@@ -44,10 +45,11 @@ class LocalRun:
 
     def __enter__(self) -> "LocalRun":
         check_port(self.file.host, self.file.port)
-        machine = Machine.read()
-        for entry in self.file.applications:
-            check_machine(entry.settings, machine)
-            check_paths(entry.settings)
+        check_here(self.file)
+        self._say("Checking the file (importing vLLM) ...")
+        check_file(self.file)
+        for path in unread_here(self.file):
+            self._say(f"  {path} is not read here: it is for `serve deploy`")
         sweep_stale()
         try:
             self._start()
@@ -69,7 +71,7 @@ class LocalRun:
             demo_model.demo_model()
         self._say("Starting Ray ...")
         self._start_ray()
-        self._say("Building the application (importing vLLM) ...")
+        self._say("Building the application ...")
         self._deploy()
 
     def _start_ray(self) -> None:

@@ -1,4 +1,4 @@
-"""Engine arguments checked against the installed vLLM's own argument classes: their names, and the types of their values.
+"""Engine arguments checked against the installed vLLM's own classes: their names, and the types of their values.
 
 Only what vLLM is certain to refuse is refused. Values that its validators judge by platform or model, enums (which it
 reads by name in some places and by value in others) and annotations that pydantic cannot build are left to the engine.

@@ -21,6 +21,8 @@ from app.local.quiet import quiet_ray, quiet_vllm
 from app.local.record import RunRecord
 from app.local.serve_file import ServeFile
 from app.local.serve_schema import unread_here
+from app.local.serve_state import StartCrashes
+from app.settings import home
 
 _TEMP_PREFIX = "tierserve-"
 Say = Callable[[str], None]
@@ -80,6 +82,8 @@ class LocalRun:
         import ray
 
         self._temp = Path(tempfile.mkdtemp(prefix=f"{_TEMP_PREFIX}{os.getpid()}-"))
+        # Serve would start each replica three times; what ends an engine at its start ends it each time.
+        os.environ.setdefault("RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT", "1")
         # What engines put into /tmp (vLLM's sockets, a file per engine) goes with this run.
         os.environ["TMPDIR"] = str(self._temp)
         context = ray.init(
@@ -105,9 +109,20 @@ class LocalRun:
         applications = [(entry.name, entry.route_prefix, build(entry.args)) for entry in self.file.applications]
         self._say("Starting the engines ...")
         running = _Deploying(lambda: [serve.run(app, name=n, route_prefix=r) for n, r, app in applications])
-        deployment_progress(running.is_done, self._say, self._logs())
+        crashes = StartCrashes(self._logs())
+        deployment_progress(running.is_done, self._say, self._logs(), crashes.new)
         if running.error is not None:
-            raise ServingError(f"the application did not become ready: {running.error}") from running.error
+            why = crashes.failed() or str(running.error)
+            raise ServingError(
+                f"the application did not become ready: {why}\n  The logs of this start: {self._keep_logs()}"
+            ) from running.error
+
+    def _keep_logs(self) -> Path:
+        kept = home() / "failed-start"
+        shutil.rmtree(kept, ignore_errors=True)
+        with suppress(shutil.Error, OSError):  # some of it may be vanishing
+            shutil.copytree(self._logs(), kept)
+        return kept
 
     def _logs(self) -> Path:
         assert self._temp is not None

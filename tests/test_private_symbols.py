@@ -44,6 +44,13 @@ class TestVllm:
             "OutputProcessor.process_outputs", self.PREFILL
         )
 
+    def test_an_engine_that_died_says_so_in_these_words(self) -> None:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        from app.serving.broken_stream import ENGINE_DIED
+
+        assert ENGINE_DIED in str(EngineDeadError()), moved("EngineDeadError's message", "app/serving/broken_stream.py")
+
     def test_async_llm_hands_each_steps_outputs_to_its_output_processor(self) -> None:
         from vllm.v1.engine.async_llm import AsyncLLM
 

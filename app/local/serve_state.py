@@ -41,7 +41,7 @@ def read_deployments() -> list[Deployment]:
             name=name,
             status=str(one.status.value),
             message=one.message,
-            running=sum(count for state, count in one.replica_states.items() if str(state.value) == "RUNNING"),
+            running=sum(count for state, count in one.replica_states.items() if str(state) == "RUNNING"),
             replicas=sum(one.replica_states.values()),
         )
         for application in applications

@@ -20,8 +20,10 @@ _TYPE_NAMES = {"str", "int", "float", "bool", "bytes", "none", "list", "tuple", 
 # Ray appends this to messages that are otherwise meant for the client; the id is in the header x-request-id anyway.
 _NOISE = re.compile(r"\s*\(Request ID: [^)]*\)")
 # What a replica or its process may raise while it is being replaced: the client should simply try again.
-_UNAVAILABLE = {
+UNAVAILABLE = {
     "EngineDeadError",
+    "EngineDiedError",
+    "ReplicaLostError",
     "DeploymentUnavailableError",
     "ActorDiedError",
     "ActorUnavailableError",
@@ -30,9 +32,13 @@ _UNAVAILABLE = {
 
 
 def error_response(status: int, message: str, *, param: str | None = None, code: str | None = None) -> JSONResponse:
-    kind = _TYPES.get(status) or ("invalid_request_error" if status < 500 else "server_error")
-    body = {"error": {"message": _NOISE.sub("", message).strip(), "type": kind, "param": param, "code": code}}
+    body = error_body(status, message, param=param, code=code)
     return JSONResponse(body, status_code=status, headers={"Retry-After": "1"} if status == 503 else None)
+
+
+def error_body(status: int, message: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    kind = _TYPES.get(status) or ("invalid_request_error" if status < 500 else "server_error")
+    return {"error": {"message": _NOISE.sub("", message).strip(), "type": kind, "param": param, "code": code}}
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -134,7 +140,7 @@ def response_to(error: Exception) -> Response:
         return error_response(status, _message_of(error))
     if "UnicodeEncodeError" in names:
         return error_response(400, "The text holds characters that cannot be encoded (lone surrogates).")
-    if names & _UNAVAILABLE:
+    if names & UNAVAILABLE:
         return error_response(503, "The model has no running replica at the moment. Try again shortly.")
     if "VLLMValidationError" in names:
         return error_response(400, _message_of(error), param=getattr(error, "parameter", None))

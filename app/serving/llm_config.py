@@ -69,6 +69,8 @@ def deployment_options(model: ModelSettings) -> dict[str, Any]:
     options: dict[str, Any] = {
         "max_ongoing_requests": model.max_ongoing_requests,
         "max_queued_requests": model.max_queued_requests,
+        # A replica ends with its engine (app.serving.engine_end): seen, and replaced, this soon. Ray's default is 10 s.
+        "health_check_period_s": 2,
         "ray_actor_options": {"num_cpus": 0},
         "request_router_config": {
             "request_router_class": "app.serving.router:TierRequestRouter",

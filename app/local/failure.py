@@ -65,7 +65,10 @@ def _short(text: str) -> str:
     for filler in _FILLER:
         text = filler.sub("", text)
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST].rsplit(' ', 1)[0]} ..."
+    if len(line) <= _LONGEST:
+        return line
+    sentences, end, _ = line[:_LONGEST].rpartition(". ")
+    return f"{sentences}." if end else f"{line[:_LONGEST].rsplit(' ', 1)[0]} ..."
 
 
 def _last_of_engines(files: Iterable[Path]) -> str | None:

@@ -55,11 +55,19 @@ class StartCrashes:
     def __init__(self, logs: Path, read: Callable[[], list[Deployment]] = read_deployments) -> None:
         self._logs, self._read = logs, read
         self._told: set[str] = set()
+        self._causes: set[str] = set()
 
     def new(self) -> list[str]:
         crashed = [one for one in self._read() if "Error:" in one.message and one.message not in self._told]
         self._told |= {one.message for one in crashed}
-        return [f"a replica of {one.title} crashed: {explained(one.message, self._logs)}" for one in crashed]
+        return [f"a replica of {one.title} crashed{self._why(one)}" for one in crashed]
+
+    def _why(self, one: Deployment) -> str:
+        why = explained(one.message, self._logs)
+        if why in self._causes:
+            return ", as the one before"
+        self._causes.add(why)
+        return f": {why}"
 
     def failed(self) -> str | None:
         """Why the deployment was given up, if Serve says so."""

@@ -55,6 +55,7 @@ def test_a_long_story_is_cut() -> None:
     said = cause(f"{HEAD}ValueError: {'word ' * 200}")
     assert len(said) < 330
     assert said.endswith(" ...")
+    assert cause(f"{HEAD}ValueError: It is so. {'word ' * 200}") == "It is so."
 
 
 def test_text_without_an_error_is_its_last_line() -> None:

@@ -29,7 +29,9 @@ def test_each_crash_is_told_once(tmp_path: Path) -> None:
         told.append(crashes.new())
     assert told == [[], [], ["a replica of m crashed: bad"], [], []]
     serve.now = [replace(CRASHED, message=CRASHED.message.replace("1 more", "0 more"))]
-    assert crashes.new() == ["a replica of m crashed: bad"], "another one"
+    assert crashes.new() == ["a replica of m crashed, as the one before"]
+    serve.now = [replace(CRASHED, message="Error:\nValueError: worse")]
+    assert crashes.new() == ["a replica of m crashed: worse"]
 
 
 def test_what_may_help_is_told_with_it(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.serving.examples import example_of, smallest_body
+
 logger = logging.getLogger(__name__)
 
 # Set in a request's state once its body has been read: what goes wrong before is the client's doing.
@@ -48,15 +50,29 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_middleware(_LastResort)
 
 
-async def _on_invalid_request(_: Request, error: Exception) -> Response:
+async def _on_invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError), error
     first = error.errors()[0] if error.errors() else {}
     if first.get("type") == "json_invalid":
         reason = (first.get("ctx") or {}).get("error", "it does not parse")
         return error_response(400, f"The body is not valid JSON: {reason}.", code="invalid_json")
-    param = _param(first.get("loc", ()))
+    path, loc = request.url.path, tuple(first.get("loc", ()))
+    if loc == ("body",):
+        return error_response(400, _no_body(first, path), code="invalid_body")
+    param = _param(loc)
     message = str(first.get("msg", "The request is not valid.")).removeprefix("Value error, ")
+    if first.get("type") == "missing":
+        example = example_of(path, str(param))
+        message = f"is required, for example {example}" if example else "is required"
     return error_response(400, f"{param}: {message}" if param else message, param=param, code="invalid_parameter")
+
+
+def _no_body(first: Any, path: str) -> str:
+    if first.get("type") == "missing":
+        return f"The request has no body. Send JSON, for example {smallest_body(path)}"
+    if isinstance(first.get("input"), (str, bytes)):
+        return "The body is not read as JSON. Send it with the header `Content-Type: application/json`."
+    return f"The body must be a JSON object, for example {smallest_body(path)}"
 
 
 def _param(loc: Any) -> str | None:

@@ -6,7 +6,8 @@ import click
 
 from app.commands.serve import DEFAULT_FILE
 from app.errors import TierserveError
-from app.local.machine import Machine, check_port, needed_bytes
+from app.local.machine import Machine, needed_bytes
+from app.local.port import check_port
 from app.local.preflight import check_file, check_here
 from app.local.serve_file import ServeFile, load_serve_file
 from app.settings import GiB

@@ -5,7 +5,6 @@ import os
 import platform
 import re
 import shutil
-import socket
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -151,16 +150,3 @@ def _width(model: ModelSettings) -> int:
     """GPUs of one replica. What is no number is the engine arguments' check to refuse."""
     sizes = (model.engine.get(f"{kind}_parallel_size", 1) for kind in ("tensor", "pipeline"))
     return math.prod(size for size in sizes if isinstance(size, int))
-
-
-def check_port(host: str, port: int) -> None:
-    """Raises MachineError if `port` cannot be listened on."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise MachineError(
-                f"port {port} on {host} cannot be used ({error.strerror}): "
-                f"choose another, e.g. `make serve PORT={port + 1}`"
-            ) from None

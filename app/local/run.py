@@ -14,7 +14,8 @@ from types import TracebackType
 from app import demo_model
 from app.errors import ServingError
 from app.local.leftovers import descendants, end, remove_segments, segments_of
-from app.local.machine import OBJECT_STORE_BYTES, check_port
+from app.local.machine import OBJECT_STORE_BYTES
+from app.local.port import TEMP_PREFIX, check_port
 from app.local.preflight import check_file, check_here
 from app.local.progress import deployment_progress
 from app.local.quiet import quiet_ray, quiet_vllm
@@ -24,7 +25,6 @@ from app.local.serve_schema import unread_here
 from app.local.serve_state import StartCrashes
 from app.settings import home
 
-_TEMP_PREFIX = "tierserve-"
 Say = Callable[[str], None]
 
 
@@ -46,7 +46,7 @@ class LocalRun:
         return f"http://{self.file.host}:{self.file.port}"
 
     def __enter__(self) -> "LocalRun":
-        check_port(self.file.host, self.file.port)
+        check_port(self.file.host, self.file.port, self._say)
         check_here(self.file)
         self._say("Checking the file (importing vLLM) ...")
         check_file(self.file)
@@ -81,7 +81,7 @@ class LocalRun:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
 
-        self._temp = Path(tempfile.mkdtemp(prefix=f"{_TEMP_PREFIX}{os.getpid()}-"))
+        self._temp = Path(tempfile.mkdtemp(prefix=f"{TEMP_PREFIX}{os.getpid()}-"))
         # Serve would start each replica three times; what ends an engine at its start ends it each time.
         os.environ.setdefault("RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT", "1")
         # What engines put into /tmp (vLLM's sockets, a file per engine) goes with this run.
@@ -185,7 +185,7 @@ def sweep_stale() -> None:
     from app.tiers.cache_server import sweep_segments
 
     sweep_segments()
-    for path in Path(tempfile.gettempdir()).glob(f"{_TEMP_PREFIX}*-*"):
-        owner = path.name.removeprefix(_TEMP_PREFIX).split("-")[0]
+    for path in Path(tempfile.gettempdir()).glob(f"{TEMP_PREFIX}*-*"):
+        owner = path.name.removeprefix(TEMP_PREFIX).split("-")[0]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():
             shutil.rmtree(path, ignore_errors=True)

@@ -1,6 +1,5 @@
 """Made-up machines: each thing that is missing is one line that names the remedy."""
 
-import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from app.local.machine import (
     Machine,
     _gpus,
     check_machine,
-    check_port,
     check_resources,
     needed_bytes,
 )
@@ -134,28 +132,3 @@ def test_this_machine_can_be_read() -> None:
     assert machine.system
     assert machine.available_bytes > 0
     assert machine.home_free_bytes > 0, "a home that does not exist yet is measured where it will be"
-
-
-def test_a_free_port_passes_and_a_taken_one_names_the_next(unused_port: int) -> None:
-    check_port("127.0.0.1", unused_port)
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", unused_port))
-        other.listen()
-        with pytest.raises(MachineError, match=f"port {unused_port} .* `make serve PORT={unused_port + 1}`"):
-            check_port("127.0.0.1", unused_port)
-
-
-def test_a_port_whose_last_connection_just_ended_is_free(unused_port: int) -> None:
-    """A second `make serve` must not wait for TIME_WAIT."""
-    with socket.socket() as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(("127.0.0.1", unused_port))
-        server.listen()
-        with socket.create_connection(("127.0.0.1", unused_port)):
-            server.accept()[0].close()  # the server's end closes first: it keeps TIME_WAIT
-    check_port("127.0.0.1", unused_port)
-
-
-def test_a_host_that_is_not_here() -> None:
-    with pytest.raises(MachineError, match=r"port 80 on 192\.0\.2\.1 cannot be used"):
-        check_port("192.0.2.1", 80)

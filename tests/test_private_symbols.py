@@ -143,6 +143,13 @@ class TestRay:
             "ray.serve.context._set_global_client", "app/client.py"
         )
 
+    def test_errors_of_the_raylet_are_printed_by_a_function_that_can_be_replaced(self) -> None:
+        from ray._private import worker
+
+        assert "print_to_stdstream(" in inspect.getsource(worker.listen_error_messages), moved(
+            "ray._private.worker.print_to_stdstream", "app/local/quiet.py"
+        )
+
     def test_the_engines_arguments_come_from_its_config(self) -> None:
         from app.serving.executor import use_one_process
 

@@ -1,5 +1,6 @@
 """`tierserve serve [FILE]`: the foreground run behind `make serve`."""
 
+import os
 import signal
 import sys
 import threading
@@ -30,6 +31,9 @@ def command(file: Path, port: int | None) -> None:
             _watch(stop)
     except KeyboardInterrupt:
         pass  # ended by Ctrl-C is how a serve ends
+    # Nothing of it is left but this process, and Python would take seconds to put away what vLLM has imported.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def _watch(stop: threading.Event) -> None:

@@ -4,12 +4,29 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+_WORKER_DIED = "A worker died or was killed"
 
 
 def quiet_ray() -> None:
     """Ray and Serve log to standard error; of a command only what went wrong is wanted."""
     for name in ("ray", "ray.serve"):
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def quiet_raylet() -> None:
+    """Keep back the paragraph that Ray prints of each process that dies: `tierserve serve` says what it means.
+    Other errors of the raylet (memory that runs out) are still shown. Private name of ray 2.60.0."""
+    from ray._private import worker
+
+    shown = worker.print_to_stdstream
+
+    def show(data: Any, *args: Any, **options: Any) -> None:
+        if not any(line.startswith(_WORKER_DIED) for line in data["lines"]):
+            shown(data, *args, **options)
+
+    worker.print_to_stdstream = show
 
 
 def quiet_vllm() -> None:

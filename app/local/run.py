@@ -18,7 +18,7 @@ from app.local.machine import OBJECT_STORE_BYTES
 from app.local.port import TEMP_PREFIX, check_port
 from app.local.preflight import check_file, check_here
 from app.local.progress import deployment_progress
-from app.local.quiet import quiet_ray, quiet_vllm
+from app.local.quiet import quiet_ray, quiet_raylet, quiet_vllm
 from app.local.record import RunRecord
 from app.local.serve_file import ServeFile
 from app.local.serve_schema import unread_here
@@ -86,6 +86,7 @@ class LocalRun:
         os.environ.setdefault("RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT", "1")
         # What engines put into /tmp (vLLM's sockets, a file per engine) goes with this run.
         os.environ["TMPDIR"] = str(self._temp)
+        quiet_raylet()
         context = ray.init(
             address="local",
             include_dashboard=False,

@@ -73,4 +73,7 @@ def _entry(path: Path, entry: Any) -> AppEntry:
     except SettingsError as error:
         lines = "\n".join(f"{path}, application {name}: {line}" for line in str(error).splitlines())
         raise SettingsError(lines) from None
-    return AppEntry(name, entry.get("route_prefix") or "/", settings, args)
+    prefix = entry.get("route_prefix") or "/"
+    if not isinstance(prefix, str) or not prefix.startswith("/") or (prefix != "/" and prefix.endswith("/")):
+        raise SettingsError(f"{path}, application {name}: route_prefix must be / or like /name, not {prefix!r}")
+    return AppEntry(name, prefix, settings, args)

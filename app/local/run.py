@@ -4,10 +4,11 @@ import io
 import logging
 import os
 import shutil
+import signal
 import tempfile
 import threading
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -87,14 +88,15 @@ class LocalRun:
         # What engines put into /tmp (vLLM's sockets, a file per engine) goes with this run.
         os.environ["TMPDIR"] = str(self._temp)
         quiet_raylet()
-        context = ray.init(
-            address="local",
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            object_store_memory=OBJECT_STORE_BYTES,
-            _temp_dir=str(self._temp),
-        )
+        with _own_sigterm():
+            context = ray.init(
+                address="local",
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                object_store_memory=OBJECT_STORE_BYTES,
+                _temp_dir=str(self._temp),
+            )
         models = tuple(model.id for entry in self.file.applications for model in entry.settings.models)
         names = ",".join(entry.name for entry in self.file.applications)
         self._note = RunRecord(os.getpid(), names, context.address_info["gcs_address"], self.url, models).write()
@@ -145,6 +147,16 @@ class LocalRun:
             self._note.unlink(missing_ok=True)
         if self._temp is not None:
             shutil.rmtree(self._temp, ignore_errors=True)
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep the program's handler of SIGTERM. Ray sets its own when it starts, which prints a trace of its native code,
+    and exits anew at each further signal, in the middle of taking everything down."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if callable(before):
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Deploying(threading.Thread):

@@ -143,6 +143,13 @@ class TestRay:
             "ray.serve.context._set_global_client", "app/client.py"
         )
 
+    def test_ray_can_be_kept_from_starting_by_itself(self) -> None:
+        from ray._private import auto_init_hook
+
+        assert "if enable_auto_connect" in inspect.getsource(auto_init_hook.auto_init_ray), moved(
+            "auto_init_hook.enable_auto_connect", "app/local/run.py"
+        )
+
     def test_errors_of_the_raylet_are_printed_by_a_function_that_can_be_replaced(self) -> None:
         from ray._private import worker
 

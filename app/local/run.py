@@ -81,12 +81,15 @@ class LocalRun:
         if not any(entry.settings.usage_stats for entry in self.file.applications):
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
+        from ray._private import auto_init_hook
 
         self._temp = Path(tempfile.mkdtemp(prefix=f"{TEMP_PREFIX}{os.getpid()}-"))
         # Serve would start each replica three times; what ends an engine at its start ends it each time.
         os.environ.setdefault("RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT", "1")
         # What engines put into /tmp (vLLM's sockets, a file per engine) goes with this run.
         os.environ["TMPDIR"] = str(self._temp)
+        # The thread that deploys calls Ray while it is being shut down: without this it would start another one.
+        auto_init_hook.enable_auto_connect = False  # private name of ray 2.60.0
         quiet_raylet()
         with _own_sigterm():
             context = ray.init(

@@ -57,12 +57,14 @@ class LocalRun:
         try:
             self._start()
         except BaseException:
-            self._say("Stopping ...")
-            self._stop()
+            self._end()
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._end()
+
+    def _end(self) -> None:
         self._say("Stopping ...")
         self._stop()
         self._say("Stopped. The L2 pool and the prepared model stay for the next start.")

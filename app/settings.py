@@ -173,6 +173,8 @@ class ModelSettings(_Section):
             raise ValueError(
                 f"engine: {', '.join(sorted(owned))} is set by tierserve: use the model's own keys instead"
             )
+        if self.routing.strategy == "kv_aware" and "kv_events_config" in self.engine:
+            raise ValueError("engine: kv_events_config is set by tierserve, since kv_aware follows the events")
         block = self.block_tokens
         if self.l1.enabled and block is not None and self.l1.chunk_tokens % block:
             raise ValueError(f"l1.chunk_tokens {self.l1.chunk_tokens} must be a multiple of l0.block_tokens {block}")

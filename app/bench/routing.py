@@ -171,9 +171,9 @@ def _kv_aware_ms() -> float:
         core.engine_events(f"replica-{number}", 0, msgspec.msgpack.encode(Batch(0.0, [event])))
     chunks = chunk_keys(pack(tokens), 256)
     for number in range(8):
-        held = Stored(Scope("m"), chunks[: rng.randrange(500)])
+        held = Stored(Scope(""), chunks[: rng.randrange(500)])
         core.tier_events("l1", TierBatch(f"node-{number}", "1", 0, 0.0, [held]))
-    core.tier_events("l2", TierBatch("pool", "1", 0, 0.0, [Stored(Scope("m"), chunks[:450])]))
+    core.tier_events("l2", TierBatch("pool", "1", 0, 0.0, [Stored(Scope(""), chunks[:450])]))
     prompt = read_prompt({"model": "m", "prompt": tokens.tolist()})
     times = []
     for number in range(41):

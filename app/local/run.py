@@ -101,6 +101,8 @@ class LocalRun:
                 logging_level=logging.ERROR,
                 object_store_memory=OBJECT_STORE_BYTES,
                 _temp_dir=str(self._temp),
+                # Ray, engines and caches listen here, and nobody else on the network has any business with them.
+                _node_ip_address="127.0.0.1",
             )
         models = tuple(model.id for entry in self.file.applications for model in entry.settings.models)
         names = ",".join(entry.name for entry in self.file.applications)

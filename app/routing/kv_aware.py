@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from app.cost import Cost, CostModel
+from app.kv_salt import kv_salt
 from app.routing.kv_index import EngineIndex
 from app.routing.kv_keys import block_keys, chunk_keys, pack, scope_seed
 from app.routing.load import LoadBook
@@ -251,7 +252,8 @@ class KvAware:
         if not self.l1.owners and not self.l2.owners:
             return {}, []
         chunks = chunk_keys(packed, self._chunk_tokens)
-        scope = Scope(request.prompt.model, request.prompt.salt)
+        # The servers' names leave out the model: a core routes to one.
+        scope = Scope("", kv_salt(request.prompt.salt, self._adapter(request)))
         return self.l1.runs(scope, chunks), self.l2.reach(scope, chunks) if self.l2.owners else []
 
     def _adapter(self, request: Request) -> str:

@@ -7,38 +7,11 @@ known of its owner, which is how a router that starts late, or fell behind, catc
 
 from collections.abc import Sequence
 
-import msgspec
-
 from app.routing.stream import Step, Stream
-
-
-class Scope(msgspec.Struct, frozen=True):
-    """Chunks of two scopes are never the same KV."""
-
-    model: str
-    salt: str = ""
-
-
-class Stored(msgspec.Struct, frozen=True):
-    scope: Scope
-    chunks: Sequence[bytes]
-
-
-class Removed(msgspec.Struct, frozen=True):
-    scope: Scope
-    chunks: Sequence[bytes]
-
-
-class TierBatch(msgspec.Struct, frozen=True):
-    """What one owner published at once. `incarnation` is new whenever the owner starts anew, with numbers from 0."""
-
-    owner: str
-    incarnation: str
-    seq: int
-    ts: float
-    events: Sequence[Stored | Removed]
-    snapshot: bool = False
-    """Whether `events` are all that the owner holds, and not a change."""
+from app.tier_events import Removed as Removed
+from app.tier_events import Scope as Scope
+from app.tier_events import Stored as Stored
+from app.tier_events import TierBatch as TierBatch
 
 
 class _Owner:

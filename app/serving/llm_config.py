@@ -87,15 +87,20 @@ def deployment_options(model: ModelSettings) -> dict[str, Any]:
 def router_arguments(model: ModelSettings) -> dict[str, Any]:
     """What every router of the model's deployment is made with. Raises SettingsError for an unknown option."""
     routing = model.routing
+    options = dict(routing.options)
+    if routing.strategy == "kv_aware":
+        # The router names chunks as the cache servers do.
+        options.setdefault("chunk_tokens", model.l1.chunk_tokens)
     try:
-        RoutingCore(routing.strategy, dict(routing.options))
+        RoutingCore(routing.strategy, options)
     except SettingsError as error:
         raise SettingsError(f"model {model.id}, routing.options: {error}") from None
     return {
         "strategy": routing.strategy,
-        "options": dict(routing.options),
+        "options": options,
         "log_decisions": routing.log_decisions,
         "allow_pinning": routing.debug,
+        "model": model.id,
     }
 
 

@@ -44,7 +44,7 @@ class Indexed(Baseline):
             for slot in slots_of(run.replicas):
                 held.setdefault(slot, run.tokens)
         chunks = chunk_keys(packed, chunk)
-        scope = Scope(request.prompt.model)
+        scope = Scope("")
         on_node, pool = self.l1.runs(scope, chunks), self.l2.reach(scope, chunks)
         found = {}
         for slot in slots_of(candidates):

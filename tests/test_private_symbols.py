@@ -44,6 +44,13 @@ class TestVllm:
             "OutputProcessor.process_outputs", self.PREFILL
         )
 
+    def test_an_engine_that_died_says_so_in_these_words(self) -> None:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        from app.serving.broken_stream import ENGINE_DIED
+
+        assert ENGINE_DIED in str(EngineDeadError()), moved("EngineDeadError's message", "app/serving/broken_stream.py")
+
     def test_async_llm_hands_each_steps_outputs_to_its_output_processor(self) -> None:
         from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -141,6 +148,20 @@ class TestRay:
 
         assert parameters(context._set_global_client) == ["client"], moved(
             "ray.serve.context._set_global_client", "app/client.py"
+        )
+
+    def test_ray_can_be_kept_from_starting_by_itself(self) -> None:
+        from ray._private import auto_init_hook
+
+        assert "if enable_auto_connect" in inspect.getsource(auto_init_hook.auto_init_ray), moved(
+            "auto_init_hook.enable_auto_connect", "app/local/run.py"
+        )
+
+    def test_errors_of_the_raylet_are_printed_by_a_function_that_can_be_replaced(self) -> None:
+        from ray._private import worker
+
+        assert "print_to_stdstream(" in inspect.getsource(worker.listen_error_messages), moved(
+            "ray._private.worker.print_to_stdstream", "app/local/quiet.py"
         )
 
     def test_the_engines_arguments_come_from_its_config(self) -> None:

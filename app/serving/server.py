@@ -18,6 +18,7 @@ from app.cache_report import CacheReport, PromptTokens, split, total
 from app.serving.announcement import METADATA_KEY, FirstToken, ReplicaFeed
 from app.serving.announcer import Announcer
 from app.serving.auth import storable_salt
+from app.serving.engine_end import EngineEnd
 from app.serving.executor import use_one_process
 from app.serving.prefill_stats import tap_prefill_stats
 from app.serving.report_book import Origin, ReportBook
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 class TieredLLMServer(LLMServer):
     """Ray Serve calls the async constructor once, then the endpoint methods, all on one event loop."""
+
+    _end: EngineEnd | None = None
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self, llm_config: LLMConfig, *, cache: CacheSpec | None = None, kv_events: bool = False, **kwargs: Any
@@ -57,6 +60,7 @@ class TieredLLMServer(LLMServer):
         await super().__init__(llm_config, **kwargs)
         tap_prefill_stats(self.engine._engine_client, self._on_prefill)
         attach_tokenization(self.engine)
+        self._end = EngineEnd(self.engine._engine_client, self._book, self.__del__)
 
     def record_replica_metadata(self) -> dict[str, Any]:
         """Ray Serve asks once, when the replica is ready, and gives it to every router: where this replica is heard."""
@@ -79,6 +83,8 @@ class TieredLLMServer(LLMServer):
     async def __del__(self) -> None:
         """Serve calls it when the replica is to end. Ends the engine's process cleanly: Ray would kill it, and
         killed it leaves semaphores in /dev/shm."""
+        if self._end is not None:
+            self._end.expected()
         await super().__del__()
         if self._feed is not None:
             self._feed.close()
@@ -104,6 +110,8 @@ class TieredLLMServer(LLMServer):
         return {"replica": self._replica, "l1_cleared": cleared}
 
     async def _call(self, method: Any, request: Any, raw_request_info: Any) -> AsyncGenerator[Any, None]:
+        if self._end is not None:
+            self._end.check()
         # An id of our own: clients may repeat theirs, and the engine's word on a prompt comes back under this one.
         request.request_id = uuid4().hex
         # Callers through handles (app.client) skip the ingress: their salts are looked at here.

@@ -10,6 +10,7 @@ _BENCHES = {
     "pool": "The L2 pool beside LMCache's own file adapters.",
     "routing": "What routing a request costs, beside Ray's own routers.",
     "startup": "Seconds from the command to the first answer, and where they go.",
+    "ttft": "Time to first token by prompt length: computed, and from L2, L1 and L0.",
     "chunks": "Time to first token from L1 and L2 by chunk size.",
 }
 

@@ -52,6 +52,9 @@ def lines(
             axes.plot(xs, ys, color=palette[label], linewidth=2.4, marker="o", markersize=5)
         if log_y:
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("")
+            axes.tick_params(axis="y", which="minor", length=0)
         else:
             axes.set_ylim(bottom=0)
         if level is not None:
@@ -83,7 +86,7 @@ def bars(
             drawn = axes.bar(at, heights, width * 0.92, color=palette[label], label=label)
             axes.bar_label(drawn, [form.format(height) for height in heights], padding=3, color=_INK, fontsize=10)
         axes.set_xticks(range(len(groups)), list(groups))
-        axes.tick_params(axis="x", length=0)
+        axes.yaxis.set_ticks([])  # the values stand above the bars
         axes.margins(y=0.12)
         if len(names) > 1:
             axes.legend(frameon=False, ncols=len(names), loc="upper left", bbox_to_anchor=(0, 1.1))
@@ -104,7 +107,7 @@ def stacked(
             shares = [values.get(label, 0.0) for values in groups.values()]
             drawn = axes.barh(range(len(groups)), shares, 0.62, left=left, color=palette[label], label=label)
             text = [f"{100 * share:.0f} %" if share >= 0.06 else "" for share in shares]
-            axes.bar_label(drawn, text, label_type="center", color="white", fontsize=11)
+            axes.bar_label(drawn, text, label_type="center", color="black", fontsize=11)
             left = [before + share for before, share in zip(left, shares, strict=True)]
         axes.set_yticks(range(len(groups)), list(groups))
         axes.invert_yaxis()

@@ -12,6 +12,7 @@ from app.bench.load.output import plain, write_records
 from app.bench.load.page import page
 from app.bench.load.record import RequestRecord
 from app.bench.load.summary import Summary
+from app.bench.load.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class BenchResult:
     records: tuple[RequestRecord, ...] = ()
     summaries: Mapping[str, Summary] = field(default_factory=dict)
     goals: tuple[Goal, ...] = ()
+    tables: tuple[Table, ...] = ()
     charts: tuple[Chart, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -80,5 +82,5 @@ class BenchResult:
             written.append(directory / f"{self.name}-{chart.name}.png")
             written[-1].write_bytes(chart.png)
         written.append(directory / f"{self.name}.html")
-        written[-1].write_text(page(self.title, self.as_json(), self.charts))
+        written[-1].write_text(page(self.title, self.as_json(), self.tables, self.charts))
         return written

@@ -37,7 +37,7 @@ def run_open(
 async def closed(
     endpoint: Endpoint, plan: Sequence[Conversation], concurrency: int, on_record: OnRecord | None = None
 ) -> list[RequestRecord]:
-    async with _client() as http:
+    async with connections() as http:
         run = _Run(endpoint, http, on_record)
         waiting = iter(_numbered(plan))
 
@@ -53,7 +53,7 @@ async def open_loop(
     endpoint: Endpoint, plan: Sequence[Conversation], arrivals: Sequence[float], on_record: OnRecord | None = None
 ) -> list[RequestRecord]:
     """One arrival a conversation, in seconds from the start."""
-    async with _client() as http:
+    async with connections() as http:
         run = _Run(endpoint, http, on_record)
         numbered = zip(_numbered(plan), arrivals, strict=True)
         await asyncio.gather(*(run.hold(first, each, at) for (first, each), at in numbered))
@@ -66,7 +66,7 @@ class _Run:
     http: httpx.AsyncClient
     on_record: OnRecord | None
     records: list[RequestRecord] = field(default_factory=list)
-    clock: Clock = field(default_factory=lambda: _since_now())
+    clock: Clock = field(default_factory=lambda: since_now())
 
     async def hold(self, first: int, conversation: Conversation, at: float | None) -> None:
         """Send a conversation's requests, one after the other's answer; after a failure there is no next turn."""
@@ -95,12 +95,12 @@ def _numbered(plan: Sequence[Conversation]) -> list[tuple[int, Conversation]]:
     return numbered
 
 
-def _client() -> httpx.AsyncClient:
+def connections() -> httpx.AsyncClient:
     """As many connections as there are requests: a queue in the client would be measured as the server's."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     return httpx.AsyncClient(timeout=httpx.Timeout(_TIMEOUT_S), limits=limits)
 
 
-def _since_now() -> Clock:
+def since_now() -> Clock:
     began = time.perf_counter()
     return lambda: time.perf_counter() - began

@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from app.bench.load.environment import Environment
 from app.bench.load.progress import Bars, progress_bars
 from app.bench.load.result import BenchResult
 from app.bench.load.table import Table, goals_table, latency_table
@@ -38,6 +39,7 @@ class Common:
     @contextmanager
     def target(self, bars: Bars) -> Iterator[Target]:
         """The endpoint of --url, or an application of our own on two nodes."""
+        Environment.read()
         if self.url is None:
             with started_target(bars.say) as target:
                 yield target
@@ -76,8 +78,21 @@ def common_options(command: F) -> F:
     return gathered  # type: ignore[return-value]
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Given to a command as its context's object by one that runs several against the same target."""
+
+    target: Target
+    bars: Bars
+
+
 def measure(common: Common, run: Callable[[Target, Bars], BenchResult]) -> None:
     """Open the target, run, and hand the result out as the options say."""
+    shared = click.get_current_context().find_object(Shared)
+    if shared is not None:
+        assert common.out is not None, "one of several writes files and prints nothing"
+        run(shared.target, shared.bars).write(common.out)
+        return
     with progress_bars() as bars, common.target(bars) as target:
         result = run(target, bars)
     hand_out(result, common.out, as_json=common.as_json)

@@ -1,5 +1,6 @@
 """What a benchmark measures: an endpoint, its tokenizer, and, of an application of ours, its replicas and tiers."""
 
+import os
 import shutil
 import tempfile
 import time
@@ -18,6 +19,7 @@ from app.bench.load.prompts import Prompts, Tokenizer
 from app.bench.two_nodes import spread_over_two, two_nodes
 from app.commands.serve import DEFAULT_FILE
 from app.errors import ModelError, ServingError
+from app.local.quiet import quiet_ray
 from app.settings import home
 
 if TYPE_CHECKING:
@@ -125,9 +127,7 @@ def started_target(say: Say) -> Iterator[Target]:
     """
     say("Starting two Ray nodes with a replica each (about two minutes) ...")
     model = demo_model.demo_model()
-    pools = home() / "bench"
-    pools.mkdir(parents=True, exist_ok=True)
-    pool = Path(tempfile.mkdtemp(prefix="l2-", dir=pools))
+    pool = _own_pool()
     document = spread_over_two(
         yaml.safe_load(DEFAULT_FILE.read_text()),
         {"l2": {"backend": "curvine", "path": str(pool), "capacity_gib": 8}},
@@ -141,6 +141,16 @@ def started_target(say: Say) -> Iterator[Target]:
     finally:
         say("Stopped.")
         shutil.rmtree(pool, ignore_errors=True)
+
+
+def _own_pool() -> Path:
+    """A new directory beside the user's pool. Those of runs that were killed are removed on the way."""
+    place = home() / "bench"
+    place.mkdir(parents=True, exist_ok=True)
+    for path in place.glob("l2-*-*"):
+        if not Path(f"/proc/{path.name.split('-')[1]}").exists():
+            shutil.rmtree(path, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"l2-{os.getpid()}-", dir=place))
 
 
 @contextmanager
@@ -180,6 +190,7 @@ def joined(app_name: str, address: str, model: str | None = None) -> Iterator[Ti
     from app.client import connect
     from app.tiers.node_cache import node_caches
 
+    quiet_ray()
     client = connect(app_name, address, model=model)
     try:
         statuses = ray.get([cache.status.remote() for cache in node_caches()])

@@ -1,6 +1,6 @@
 """`tierserve bench ttft`: time to first token by prompt length and by where the prompt's tokens come from.
 
-Each round asks a prompt that nobody has seen, of each length, in this order:
+Each round asks a prompt that nobody has seen, of each length, in this order, the hits several times:
 
     cold   writer, nothing anywhere
     l0     writer again: in the engine's own blocks
@@ -11,6 +11,7 @@ Other servers have no such tiers: there a round is cold, and then the same again
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -38,7 +39,7 @@ def run(target: Target, options: Options, progress: Bars, command: str) -> Bench
     tick = progress.track("ttft", (len(options.lengths) * options.rounds + 1) * rounds.steps)
     records, speed = rounds.measure(tick)
     chunk_tokens = target.tiers.chunk_tokens if target.tiers else 0
-    return result_of(records, options, target.about, speed, chunk_tokens, command)
+    return replace(result_of(records, options, target.about, speed, chunk_tokens, command), note=__doc__)
 
 
 class _Rounds:
@@ -48,7 +49,10 @@ class _Rounds:
 
     @property
     def steps(self) -> int:
-        return len(PHASES) if self._target.tiers else 2
+        """Requests of a round."""
+        tiers = self._target.tiers
+        hits = 1 if tiers is None else 4 if tiers.share_a_node(*tiers.pair()) else 3
+        return 1 + hits * self._options.repeats
 
     def measure(self, tick: Tick) -> tuple[list[RequestRecord], PoolSpeed | None]:
         with Session(self._target.endpoint, tick) as session:
@@ -81,20 +85,24 @@ class _Rounds:
         tiers = self._target.tiers
         if tiers is None:
             session.ask(plan, phases["cold"])
-            session.ask(plan, phases["l0"])
+            for _ in range(self._options.repeats):
+                session.ask(plan, phases["l0"])
             return
         writer, reader = tiers.pair()
         session.ask(plan.on(writer), phases["cold"])
         tiers.wait_until_stored(writer)
-        session.ask(plan.on(writer), phases["l0"])
-        if tiers.share_a_node(writer, reader):
-            session.ask(plan.on(reader), phases["l1"])
-            tiers.clear_all()
-        else:
+        for _ in range(self._options.repeats):
+            session.ask(plan.on(writer), phases["l0"])
+            if tiers.share_a_node(writer, reader):
+                session.ask(plan.on(reader), phases["l1"])
+                tiers.clear_all()
+                session.ask(plan.on(reader), phases["l2"])
+                session.ask(plan.on(writer), "refill")
+                continue
             tiers.clear(writer, l1=False)
             session.ask(plan.on(writer), phases["l1"])
-        tiers.wait_until_stored(reader)
-        session.ask(plan.on(reader), phases["l2"])
+            session.ask(plan.on(reader), phases["l2"])
+            tiers.clear(reader)
 
     def _speed(self, bytes_per_token: float) -> PoolSpeed | None:
         tiers = self._target.tiers
@@ -112,12 +120,16 @@ class _Rounds:
 @click.command("ttft")
 @click.option("--tokens", "lengths", type=click.IntRange(64), multiple=True, default=LENGTHS, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Medians are over this many.")
-@click.option("--output-tokens", type=click.IntRange(1), default=8, show_default=True)
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Hits of each kind in a round.")
+@click.option("--output-tokens", type=click.IntRange(1), default=4, show_default=True)
 @common_options
-def ttft(common: Common, lengths: tuple[int, ...], rounds: int, output_tokens: int) -> None:
+def ttft(common: Common, lengths: tuple[int, ...], rounds: int, repeats: int, output_tokens: int) -> None:
     """Time to first token by prompt length: computed, and from L2, L1 and L0; speed-ups and goals.
 
     Starts an application on two nodes of this machine (about two minutes) and stops it, unless --url names one.
     """
-    options, command = Options(lengths, rounds, output_tokens, common.seed), command_line(click.get_current_context())
+    options, command = (
+        Options(lengths, rounds, repeats, output_tokens, common.seed),
+        command_line(click.get_current_context()),
+    )
     measure(common, lambda target, bars: run(target, options, bars, command))

@@ -25,7 +25,8 @@ Row = dict[str, Any]
 class Options:
     lengths: tuple[int, ...] = LENGTHS
     rounds: int = 5
-    output_tokens: int = 8
+    repeats: int = 3
+    output_tokens: int = 4
     seed: int = 1
 
 
@@ -156,7 +157,9 @@ def _charts(rows: Sequence[Row], rounds: int, foot: str) -> list[Chart]:
         for name, phase in zip(_COLOURS, _PHASES, strict=True)
     }
     shown = {name: points for name, points in series.items() if points}
-    words = Words(said, f"Time to first token, medians of {rounds}", "tokens in the prompt", "seconds", foot)
+    words = Words(
+        said, f"Time to first token, medians; prompts of each length: {rounds}", "tokens in the prompt", "seconds", foot
+    )
     ups = {
         f"{row['tokens']:,}": {
             phase.upper(): row[f"{phase}_speed_up"] for phase in ("l2", "l1", "l0") if row[f"{phase}_speed_up"]

@@ -6,6 +6,7 @@ Between the two lies the L2 pool and nothing else.
 
 import os
 import signal
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import httpx
 import psutil
@@ -23,7 +23,8 @@ import yaml
 
 from app.errors import ServingError
 from app.local.leftovers import end, remove_segments, segments_of
-from app.tiers.cache_server import free_ports, sweep_segments
+from app.local.run import sweep_stale
+from app.tiers.cache_server import free_ports
 
 _BIN = Path(sys.executable).parent
 _ROOT = Path(__file__).parents[2]
@@ -82,7 +83,7 @@ class TwoNodes:
             node.kill()
             node.wait(_GRACE_S)
         remove_segments(segments)
-        sweep_segments()
+        sweep_stale()
 
 
 def spread_over_two(document: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -103,11 +104,11 @@ def two_nodes(document: Mapping[str, Any], environment: Mapping[str, str] | None
         ServingError: a node or the application did not come up; the message carries what it said.
     """
     port, dashboard, gcs, client = free_ports(4)
-    temp = Path(f"/tmp/ts-{uuid4().hex[:8]}")  # short: Ray's socket paths end at 107 characters
-    with tempfile.TemporaryDirectory(prefix="tierserve-bench-") as made, tempfile_removed(temp):
+    sweep_stale()
+    with _temporary("tierserve-") as temp, _temporary("tierserve-") as made:
         # A cluster demands a token, and `serve` sends it only if it is told to.
         inherited = {**os.environ, "RAY_AUTH_MODE": "token", **(environment or {})}
-        cluster = TwoNodes(Path(made), inherited, port, dashboard, gcs)
+        cluster = TwoNodes(made, inherited, port, dashboard, gcs)
         try:
             cluster.start_node(
                 "--head",
@@ -125,12 +126,11 @@ def two_nodes(document: Mapping[str, Any], environment: Mapping[str, str] | None
 
 
 @contextmanager
-def tempfile_removed(path: Path) -> Iterator[None]:
-    """Ray's own directory goes when its processes have gone."""
-    import shutil
-
+def _temporary(prefix: str) -> Iterator[Path]:
+    """Removed when the block ends, or, if this process is killed, by the next run that looks for what others left."""
+    path = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-"))
     try:
-        yield
+        yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
 

@@ -5,6 +5,7 @@ import platform
 import subprocess
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ class Environment:
     cpu: str
     cores: int
     memory_gib: float
+    load_1m: float
     system: str
     python: str
     versions: dict[str, str]
@@ -30,6 +32,7 @@ class Environment:
             cpu=_cpu_model(),
             cores=os.cpu_count() or 0,
             memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
+            load_1m=_load_before(),
             system=f"{platform.system()} {platform.machine()}",
             python=platform.python_version(),
             versions={name: version for name, version in {**found, "tierserve": _own_version()}.items() if version},
@@ -45,6 +48,12 @@ class Environment:
             f"{self.cpu}, {self.cores} cores, {self.memory_gib:.0f} GiB · tierserve {self.versions['tierserve']}, "
             f"ray {self.versions.get('ray', '?')}, vLLM {vllm}, LMCache {self.versions.get('lmcache', '?')}"
         )
+
+
+@cache
+def _load_before() -> float:
+    """As it was when first asked, which commands do before they start anything: what others do to the figures."""
+    return round(os.getloadavg()[0], 2)
 
 
 def _version(package: str) -> str:

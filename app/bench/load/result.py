@@ -35,7 +35,9 @@ def at_most(name: str, bound: float, measured: float | None) -> Goal:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """`figures` are what the benchmark is about (its own keys of the JSON object); `command` made them."""
+    """`figures` are what the benchmark is about (its own keys of the JSON object); `command` made them; `note` says
+    what was done, in Markdown.
+    """
 
     name: str
     title: str
@@ -49,18 +51,26 @@ class BenchResult:
     goals: tuple[Goal, ...] = ()
     tables: tuple[Table, ...] = ()
     charts: tuple[Chart, ...] = ()
+    note: str = ""
 
     def as_json(self) -> dict[str, Any]:
         whole: dict[str, Any] = plain(
             {
                 "bench": self.name,
+                "title": self.title,
+                "note": self.note,
                 **self.figures,
                 "goals": list(self.goals),
                 "summary": dict(self.summaries),
+                "tables": list(self.tables),
+                "charts": [{"file": self._file(chart), "title": chart.title} for chart in self.charts],
                 **self.about(),
             }
         )
         return whole
+
+    def _file(self, chart: Chart) -> str:
+        return f"{self.name}-{chart.name}.png"
 
     def about(self) -> dict[str, Any]:
         return {
@@ -79,7 +89,7 @@ class BenchResult:
             written.append(directory / f"{self.name}.parquet")
             write_records(written[-1], self.records, self.about())
         for chart in self.charts:
-            written.append(directory / f"{self.name}-{chart.name}.png")
+            written.append(directory / self._file(chart))
             written[-1].write_bytes(chart.png)
         written.append(directory / f"{self.name}.html")
         written[-1].write_text(page(self.title, self.as_json(), self.tables, self.charts))

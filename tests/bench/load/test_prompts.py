@@ -1,4 +1,4 @@
-"""Exact lengths with a real tokenizer, built here: byte-level BPE whose vocabulary has some words."""
+"""Exact lengths with a real tokenizer."""
 
 from typing import Any
 
@@ -6,26 +6,6 @@ import pytest
 
 from app.bench.load.prompts import Prompts
 from app.errors import ModelError
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    words = "the harbour ledger clerk counted barrels while merchants argued about copper under grey morning rain"
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet)
-    made.train_from_iterator([words] * 20, trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=made)
-    fast.chat_template = (
-        "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>\n{% endfor %}"
-        "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
-    )
-    return fast
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 63, 64, 65, 500, 3000])

@@ -58,6 +58,7 @@ def test_writes_json_parquet_pictures_and_a_page(result: BenchResult, tmp_path: 
     assert whole["rows"] == [{"tokens": 500, "cold_s": 1.234568}]
     assert [goal["met"] for goal in whole["goals"]] == [True, False]
     assert whole["environment"]["cores"] > 0
+    assert whole["charts"] == [{"file": "demo-bars.png", "title": "Title"}]
     assert {"torch", "pyarrow", "tierserve"} <= set(whole["environment"]["versions"])
 
 

@@ -17,6 +17,7 @@ from app.bench.load.progress import Bars, progress_bars
 from app.bench.load.result import BenchResult
 from app.bench.load.table import Table, goals_table, latency_table
 from app.bench.target import Target, running_target, started_target
+from app.local.signals import interrupt_on_sigterm
 
 F = TypeVar("F", bound=Callable[..., Any])
 # Options that say where, not what: they are not part of the command that a page names.
@@ -40,6 +41,7 @@ class Common:
     def target(self, bars: Bars) -> Iterator[Target]:
         """The endpoint of --url, or an application of our own on two nodes."""
         Environment.read()
+        interrupt_on_sigterm()
         if self.url is None:
             with started_target(bars.say) as target:
                 yield target

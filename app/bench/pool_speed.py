@@ -6,6 +6,8 @@ import statistics
 import tempfile
 from pathlib import Path
 
+from app.local.quiet import quiet_lmcache
+
 _ROUNDS = 7
 
 
@@ -13,6 +15,7 @@ def pool_read_bytes_s(directory: Path, chunks: int, chunk_bytes: int) -> float:
     """Bytes a second at which the pool's own adapter reads `chunks` files from a new pool in `directory`, which is
     removed. Median of rounds with a warm page cache, as files are that were written just before.
     """
+    quiet_lmcache()
     import torch
     from lmcache.cli.commands.bench.l2_adapter_bench.data import make_memory_objects, make_object_keys
 

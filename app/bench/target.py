@@ -20,6 +20,7 @@ from app.bench.two_nodes import spread_over_two, two_nodes
 from app.commands.serve import DEFAULT_FILE
 from app.errors import ModelError, ServingError
 from app.local.quiet import quiet_ray
+from app.local.signals import interrupt_on_sigterm
 from app.settings import home
 
 if TYPE_CHECKING:
@@ -192,6 +193,7 @@ def joined(app_name: str, address: str, model: str | None = None) -> Iterator[Ti
 
     quiet_ray()
     client = connect(app_name, address, model=model)
+    interrupt_on_sigterm()
     try:
         statuses = ray.get([cache.status.remote() for cache in node_caches()])
         nodes = [Node(str(each["node_id"]), tuple(each["replicas"])) for each in statuses if each["replicas"]]

@@ -5,8 +5,8 @@ Between the two lies the L2 pool and nothing else.
 """
 
 import os
-import signal
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile

@@ -2,12 +2,19 @@
 
 import logging
 import os
+import warnings
 
 
 def quiet_ray() -> None:
     """Ray and Serve log to standard error; of a command only what went wrong is wanted."""
     for name in ("ray", "ray.serve"):
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def quiet_lmcache() -> None:
+    """To be called before LMCache is imported: it logs to standard error, and what it imports warns of old versions."""
+    os.environ.setdefault("LMCACHE_LOG_LEVEL", "ERROR")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="google")
 
 
 def quiet_vllm() -> None:

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from app.bench import agents, concurrency, dialogue, sharing, ttft
 from app.bench.load import progress_bars, read_records
 from app.bench.target import Target
+from app.bench.ttft_result import Options
 from app.errors import ServingError
 from tests.bench.load.sse import Script, SseServer
 
@@ -34,16 +35,16 @@ class Caching:
 def test_ttft_asks_an_endpoint_without_tiers_twice(scripted: SseServer, target: Target) -> None:
     scripted.answer = Caching()
     with progress_bars() as bars:
-        result = ttft.run(target, ttft.Options((100, 200), 2), bars, "c")
+        result = ttft.run(target, Options((100, 200), 2), bars, "c")
     phases = [record.phase for record in result.records]
-    assert phases == ["warm-up", "warm-up"] + ["cold", "l0"] * 4
+    assert phases == ["warm-up"] * 4 + ["cold", "l0", "l0", "l0"] * 4
     assert [(row["tokens"], row["hit_tokens"]) for row in result.figures["rows"]] == [(100, 10), (200, 10)]
 
 
 def test_a_failed_request_ends_a_series(scripted: SseServer, target: Target) -> None:
     scripted.answer = lambda body: Script(status=500)
     with progress_bars() as bars, pytest.raises(ServingError, match="status 500"):
-        ttft.run(target, ttft.Options((100,), 1), bars, "c")
+        ttft.run(target, Options((100,), 1), bars, "c")
 
 
 def test_dialogue_is_held_and_replayed(scripted: SseServer, target: Target) -> None:
@@ -93,4 +94,4 @@ def test_the_command_prints_one_object_and_writes_its_files(
     assert whole["bench"] == "ttft"
     assert whole["command"] == "tierserve bench ttft --tokens 100 --rounds 1 --model m --tokenizer here"
     assert json.loads((tmp_path / "ttft.json").read_text()) == whole
-    assert len(read_records(tmp_path / "ttft.parquet")) == 4
+    assert len(read_records(tmp_path / "ttft.parquet")) == 8

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,6 +28,12 @@ def quiet_raylet() -> None:
             shown(data, *args, **options)
 
     worker.print_to_stdstream = show
+
+
+def quiet_lmcache() -> None:
+    """To be called before LMCache is imported: it logs to standard error, and what it imports warns of old versions."""
+    os.environ.setdefault("LMCACHE_LOG_LEVEL", "ERROR")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="google")
 
 
 def quiet_vllm() -> None:

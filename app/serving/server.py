@@ -104,9 +104,10 @@ class TieredLLMServer(LLMServer):
         return {"replica": self._replica, "open_requests": len(self._book), "cache": cache, "endpoint": endpoint}
 
     async def clear_caches(self, request: Any = None, raw_request_info: Any = None) -> dict[str, Any]:
-        """Empty this replica's L0 and its node's L1. L2 keeps what it has. Arguments as in `cache_status`."""
+        """Empty this replica's L0 and, unless `request` is {"l1": False}, its node's L1. L2 keeps what it has."""
         await self.reset_prefix_cache()
-        cleared = await self._lease.actor.clear.remote() if self._lease else None
+        with_l1 = self._lease is not None and (request or {}).get("l1", True)
+        cleared = await self._lease.actor.clear.remote() if self._lease and with_l1 else None
         return {"replica": self._replica, "l1_cleared": cleared}
 
     async def _call(self, method: Any, request: Any, raw_request_info: Any) -> AsyncGenerator[Any, None]:

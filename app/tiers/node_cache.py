@@ -88,6 +88,7 @@ class NodeCache:
             "pid": server.pid if server else None,
             "restarts": self._restarts,
             "replicas": self._leases.holders(),
+            "chunk_tokens": self._spec.chunk_tokens,
             "healthy": False,
         }
         if server is not None:

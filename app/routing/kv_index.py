@@ -43,6 +43,10 @@ class EngineIndex:
         self._engines: dict[int, _Engine] = {}
         self._sizes: set[int] = set()
         self.blocks = 0
+        self.most_tokens = 0
+        """The most that any one engine was ever said to hold: engines keep what they have until they are full, so this
+        soon is what an engine has room for.
+        """
         self.orphans = 0
         """Blocks whose parent was never announced to us: their scope is unknown, so they are left out."""
         self.refused = 0
@@ -190,6 +194,7 @@ class EngineIndex:
             engine.names[block] = name
             self._holders[name] = self._holders.get(name, 0) | 1 << slot
             self.blocks += 1
+        self.most_tokens = max(self.most_tokens, len(engine.names) * size)
 
     def _remove(self, slot: int, engine: _Engine, hashes: list[Hash]) -> None:
         for block in hashes:

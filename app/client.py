@@ -149,9 +149,11 @@ class Client:
         """A replica's view of its node's cache. Name the replica with `on_replica`."""
         return dict(self._unary("cache_status"))
 
-    def clear_caches(self) -> dict[str, Any]:
-        """Empty a replica's L0 and its node's L1; L2 keeps what it has. Name the replica with `on_replica`."""
-        return dict(self._unary("clear_caches"))
+    def clear_caches(self, *, l1: bool = True) -> dict[str, Any]:
+        """Empty a replica's L0 and, unless told not to, its node's L1; L2 keeps what it has. Name the replica with
+        `on_replica`.
+        """
+        return dict(self._unary("clear_caches", {"l1": l1}))
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -179,8 +181,8 @@ class Client:
     async def _afirst(self, method: str, request: Any) -> Any:
         return await anext(aiter(self._call(method, request)))
 
-    def _unary(self, method: str) -> Any:
-        return getattr(self._handle, method).remote({}, self._pin).result(timeout_s=30)
+    def _unary(self, method: str, request: Mapping[str, Any] | None = None) -> Any:
+        return getattr(self._handle, method).remote(dict(request or {}), self._pin).result(timeout_s=30)
 
 
 def _checked(kind: Any, **fields: Any) -> Any:

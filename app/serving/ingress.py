@@ -7,6 +7,7 @@ Endpoints, parsing and streaming are Ray's. This adds what happens on the way in
 import logging
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,15 +18,17 @@ from ray.serve.exceptions import BackPressureError
 from ray.serve.llm import LLMConfig
 from ray.serve.llm.ingress import OpenAiIngress, make_fastapi_ingress
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from app.cache_report import CACHE_HEADER, REPLICA_HEADER, ROUTING_HEADER, CacheReport, from_details
 from app.routing.core import RoutingCore
 from app.routing.registry import find_core, set_tokenizer
 from app.serving.auth import ApiKeyMiddleware, tenant_salt
+from app.serving.broken_stream import honest
 from app.serving.http_errors import PARSED, ModelNotFound, Overloaded, install_error_handlers
 from app.serving.llm_config import deployment_name
 from app.serving.request_checks import check_body
+from app.serving.second_try import with_second_try
 from app.settings import AuthSettings, Settings
 
 logger = logging.getLogger("tierserve.routing")
@@ -80,8 +83,8 @@ class TieredIngress(OpenAiIngress):
         check_body(body)
         if raw_request is not None and hasattr(body, "cache_salt"):
             body.cache_salt = tenant_salt(getattr(raw_request.state, "tenant", None), body.cache_salt)
-        responses = super()._get_response(body=body, call_method=call_method, raw_request=raw_request)
-        async for response in _refusals(responses):
+        ask = partial(super()._get_response, body=body, call_method=call_method, raw_request=raw_request)
+        async for response in _refusals(with_second_try(ask)):
             details = getattr(getattr(response, "usage", None), "prompt_tokens_details", None)
             report = from_details(details.model_dump()) if details is not None else None
             if raw_request is not None and report is not None:
@@ -91,6 +94,8 @@ class TieredIngress(OpenAiIngress):
     async def _process_llm_request(self, body: Any, call_method: str, raw_request: Request | None = None) -> Response:
         response: Response = await super()._process_llm_request(body, call_method, raw_request)
         report: CacheReport | None = getattr(raw_request.state, "report", None) if raw_request is not None else None
+        if isinstance(response, StreamingResponse):
+            response.body_iterator = honest(response.body_iterator)
         if report is not None:
             response.headers[CACHE_HEADER] = report.header()
             response.headers[REPLICA_HEADER] = report.replica

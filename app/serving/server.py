@@ -10,7 +10,6 @@ from multiprocessing import util
 from typing import Any
 from uuid import uuid4
 
-import ray
 from ray import serve
 from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer
@@ -19,6 +18,7 @@ from app.cache_report import CacheReport, PromptTokens, split, total
 from app.serving.announcement import METADATA_KEY, FirstToken, ReplicaFeed
 from app.serving.announcer import Announcer
 from app.serving.auth import storable_salt
+from app.serving.engine_end import EngineEnd
 from app.serving.executor import use_one_process
 from app.serving.prefill_stats import tap_prefill_stats
 from app.serving.report_book import Origin, ReportBook
@@ -26,6 +26,7 @@ from app.serving.tokenization import attach_tokenization
 from app.tiers.cache_spec import CacheSpec
 from app.tiers.events import LookupFeed
 from app.tiers.node_cache import CacheLease
+from app.tiers.node_host import node_host
 from app.tiers.transfer import transfer_config
 
 # A lookup is published before the load it starts, so it is here long before the answer is; this covers a slow thread.
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 class TieredLLMServer(LLMServer):
     """Ray Serve calls the async constructor once, then the endpoint methods, all on one event loop."""
+
+    _end: EngineEnd | None = None
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self, llm_config: LLMConfig, *, cache: CacheSpec | None = None, kv_events: bool = False, **kwargs: Any
@@ -49,7 +52,7 @@ class TieredLLMServer(LLMServer):
             self._lease = await CacheLease.acquire(cache, context.app_name, self._replica)
             self._feed = LookupFeed(self._lease.endpoint.events_url)
             llm_config.update_engine_kwargs(kv_transfer_config=transfer_config(self._lease.endpoint))
-        self._announcer = Announcer(ray.util.get_node_ip_address(), kv_events=kv_events)
+        self._announcer = Announcer(node_host(), kv_events=kv_events)
         if kv_events:
             llm_config.update_engine_kwargs(kv_events_config=self._announcer.engine_arguments())
         if llm_config.accelerator_config.kind == "cpu":
@@ -57,6 +60,7 @@ class TieredLLMServer(LLMServer):
         await super().__init__(llm_config, **kwargs)
         tap_prefill_stats(self.engine._engine_client, self._on_prefill)
         attach_tokenization(self.engine)
+        self._end = EngineEnd(self.engine._engine_client, self._book, self.__del__)
 
     def record_replica_metadata(self) -> dict[str, Any]:
         """Ray Serve asks once, when the replica is ready, and gives it to every router: where this replica is heard."""
@@ -79,6 +83,8 @@ class TieredLLMServer(LLMServer):
     async def __del__(self) -> None:
         """Serve calls it when the replica is to end. Ends the engine's process cleanly: Ray would kill it, and
         killed it leaves semaphores in /dev/shm."""
+        if self._end is not None:
+            self._end.expected()
         await super().__del__()
         if self._feed is not None:
             self._feed.close()
@@ -98,12 +104,15 @@ class TieredLLMServer(LLMServer):
         return {"replica": self._replica, "open_requests": len(self._book), "cache": cache, "endpoint": endpoint}
 
     async def clear_caches(self, request: Any = None, raw_request_info: Any = None) -> dict[str, Any]:
-        """Empty this replica's L0 and its node's L1. L2 keeps what it has. Arguments as in `cache_status`."""
+        """Empty this replica's L0 and, unless `request` is {"l1": False}, its node's L1. L2 keeps what it has."""
         await self.reset_prefix_cache()
-        cleared = await self._lease.actor.clear.remote() if self._lease else None
+        with_l1 = self._lease is not None and (request or {}).get("l1", True)
+        cleared = await self._lease.actor.clear.remote() if self._lease and with_l1 else None
         return {"replica": self._replica, "l1_cleared": cleared}
 
     async def _call(self, method: Any, request: Any, raw_request_info: Any) -> AsyncGenerator[Any, None]:
+        if self._end is not None:
+            self._end.check()
         # An id of our own: clients may repeat theirs, and the engine's word on a prompt comes back under this one.
         request.request_id = uuid4().hex
         # Callers through handles (app.client) skip the ingress: their salts are looked at here.

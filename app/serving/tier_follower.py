@@ -57,7 +57,8 @@ class TierFollower:
         self._incarnation, self._next = snapshot.incarnation, snapshot.seq + 1
         kept, self._kept = self._kept, deque(maxlen=_KEPT)
         ready = [snapshot]
-        for message in kept:
+        # What another life said is left out: if it was a later one, its next sign of life will show that.
+        for message in (one for one in kept if one.incarnation == snapshot.incarnation):
             ready += self.hear(message, now) if self.following else self._keep(message)
         return ready
 

@@ -25,6 +25,7 @@ from app.errors import ServingError
 from app.tiers.cache_server import CacheServer, new_endpoint, segment_name, sweep_segments
 from app.tiers.cache_spec import CacheEndpoint, CacheSpec
 from app.tiers.leases import Leases
+from app.tiers.node_host import node_host
 from app.tiers.transfer import HEARTBEAT_S
 
 NAMESPACE = "tierserve"
@@ -87,6 +88,7 @@ class NodeCache:
             "pid": server.pid if server else None,
             "restarts": self._restarts,
             "replicas": self._leases.holders(),
+            "chunk_tokens": self._spec.chunk_tokens,
             "healthy": False,
         }
         if server is not None:
@@ -114,7 +116,7 @@ class NodeCache:
         sweep_segments()
         at = self._remembered_endpoint()
         if at is None:
-            at = new_endpoint(node_host=ray.util.get_node_ip_address())
+            at = new_endpoint(node_host=node_host())
         else:  # engines of this actor's former life may still believe in the server that ended with it
             time.sleep(QUIET_S)
         server = CacheServer(self._spec, at, _run_directory() / f"cache-{self._key}-{at.port}.log")

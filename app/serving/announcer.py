@@ -6,6 +6,7 @@ ports that are bound when they are chosen, and numbers that begin at a known 0.
 """
 
 import logging
+import os
 import tempfile
 import threading
 import time
@@ -52,7 +53,8 @@ class Announcer:
         self._replay = _bound(context, zmq.ROUTER, host)
         self.events_url = _url(self._pub)
         self.replay_url = _url(self._replay) if kv_events else ""
-        self._directory = tempfile.TemporaryDirectory(prefix="tierserve-kv-") if kv_events else None
+        # Named after its process: `tierserve serve` sweeps what was left by one that was killed.
+        self._directory = tempfile.TemporaryDirectory(prefix=f"tierserve-{os.getpid()}-kv-") if kv_events else None
         self.engine_url = f"ipc://{self._directory.name}/events" if self._directory else ""
         self._engine: zmq.Socket[bytes] = context.socket(zmq.SUB)
         self._engine.setsockopt(zmq.RCVHWM, 0)  # a burst of prefills must not be dropped between two of our steps

@@ -4,7 +4,6 @@ Source: ai-dynamo/dynamo, `docs/components/router/{router-concepts,router-config
 Defaults: overlap weight 1.0, temperature 0 (the lowest cost wins), credits device 1.0, host 0.75, disk 0.25.
 """
 
-
 from app.routing.policy import CacheReport, Request
 from app.sim.baselines.indexed import Indexed
 

@@ -1,15 +1,19 @@
 """Send a request where its first token will come soonest, by what the tiers really hold.
 
-    seconds(r) = wait(r) + service(r),   service(r) = load(L1 of r's node) + load(L2) + prefill(what no tier holds)
-    score(r)   = wait(r) + crowding(r) + best + discount * (service(r) - best),   best = least service of any replica
+    service(r) = load(L1 of r's node) + load(L2) + prefill(what no tier holds)
+    score(r)   = busy(r) + best + charged(r) * (service(r) - best),      best = least service of any replica
 
 L0 is what r's own events say, plus what requests in flight to r are about to put there; L1 what its node holds
 behind that; L2 what the pool holds behind both. Speeds come from app.cost. The smallest score wins.
 
-The score is the seconds to this request's first token, except for two things. Crowding (`_crowding_s`) is what the
-answers that go on there will cost, in blocks held and in conversations that come back. The discount is prefix_aware's:
-1 for what is little used. Loading or computing a hot prefix on one more replica is an investment that later requests
-share, and without the discount each request would greedily take the one warm replica while others idle.
+The score is the seconds to this request's first token, except for two things. Busy is the wait and, with it, what the
+answers that go on there will cost, in blocks held (`LoadBook.weight`) and in conversations that come back. Charged is
+prefix_aware's discount, on average over what r lacks: 1 for what is little used. Loading or computing a hot prefix on
+one more replica is an investment that later requests share, and without the discount each request would greedily take
+the one warm replica while others idle.
+
+Replicas that hold the same are a group with one price, and of a group only the least busy can be best: so a fleet is
+ranked by groups and not replica by replica.
 
 When a replica's events are not followed, the prefix tree's guess stands in for its L0, and the ranking says so.
 """
@@ -31,6 +35,8 @@ from app.routing.tier_index import Scope, TierIndex
 
 _FLIGHT_TOKENS = 64
 """Granularity at which prompts in flight are compared."""
+_LEVELS = 8
+"""Lengths of runs that are told apart once a prompt is held to many different lengths."""
 _RUNNING_TOKENS = 16
 """What a running request costs the next one, in tokens of prefill: one more row in each step."""
 _RECENT_WEIGHT = 0.02
@@ -39,7 +45,9 @@ _PIECE_TOKENS = 64
 
 
 class KvAware:
-    """O(blocks of the longest hit + replicas). The indexes are fed from outside: `l0`, `l1`, `l2`; so is `cost`."""
+    """O(blocks of the longest hit + groups), and there are at most a few hundred of those, however large the fleet. The
+    indexes are fed from outside: `l0`, `l1`, `l2`; so is `cost`.
+    """
 
     name = "kv_aware"
 
@@ -235,7 +243,7 @@ class KvAware:
         if self._flights:
             mine = block_keys(packed, scope_seed(adapter, salt, _FLIGHT_TOKENS), _FLIGHT_TOKENS)
             runs += [(pieces * _FLIGHT_TOKENS, slots) for pieces, slots in self._flights.runs(mine, candidates)]
-        return _disjoint(runs, candidates)
+        return _few(_disjoint(runs, candidates))
 
     def _on_nodes(self, request: Request, packed: bytes) -> tuple[list[tuple[int, int]], list[int]]:
         """(chunks from the start, replicas whose nodes hold so many), longest first; and how far the pool reaches from
@@ -247,7 +255,7 @@ class KvAware:
         # The servers' names leave out the model: a core routes to one.
         scope = Scope("", kv_salt(request.prompt.salt, self._adapter(request)))
         runs = [(run, self._beside(owners)) for run, owners in reversed(self.l1.groups(scope, chunks))]
-        return runs, self.l2.reach(scope, chunks) if self.l2.owners else []
+        return _few(runs), self.l2.reach(scope, chunks) if self.l2.owners else []
 
     def _beside(self, owners: int) -> int:
         """The replicas on these nodes."""
@@ -310,3 +318,20 @@ def _disjoint(runs: list[tuple[int, int]], everyone: int) -> list[tuple[int, int
             found.append((tokens, here))
             everyone ^= here
     return [*found, (0, everyone)] if everyone else found
+
+
+def _few(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """At most 2 * `_LEVELS` + 1 of them, longest first: the longest as they are, and of the others those less than a
+    part in `_LEVELS` of the longest apart as one, at what all of them have.
+    """
+    if len(runs) <= 2 * _LEVELS:
+        return runs
+    few, width = runs[:_LEVELS], runs[0][0] / _LEVELS
+    level = -1
+    for tokens, replicas in runs[_LEVELS:]:
+        if int(tokens / width) == level:
+            few[-1] = (tokens, few[-1][1] | replicas)
+        else:
+            few.append((tokens, replicas))
+            level = int(tokens / width)
+    return few

@@ -8,6 +8,9 @@ ends exactly once, and a replica that goes takes its leases along. The states of
                            |                     |
                            +-- cancelled, timed out, replica gone: (none), its units given back
 
+What a request still has to compute ends with its first token (`units`); the KV blocks that its prompt takes do not
+(crowding, in `weight`): an engine whose blocks are all held admits nobody, even if it has nothing left to prefill.
+
 Units are whole numbers (pieces of prompt still to prefill, plus a constant per running request), so that zero means
 zero.
 """
@@ -215,10 +218,8 @@ class LoadBook:
         return self._own.get(slot, 0) + self._foreign.get(slot, 0)
 
     def weight(self, slot: int) -> int:
-        """What replicas are ordered by: their units and their crowding.
-
-        Prompts in flight hold KV blocks until their answers end, and an engine whose blocks are all held admits
-        nobody, however little it has to prefill. What is far below its room costs nearly nothing.
+        """What replicas are ordered by: their units and their crowding, which is nearly nothing far below an engine's
+        room. Crowding is as of the last change of what is in flight there.
         """
         return self.units(slot) + self._crowd.get(slot, 0)
 
@@ -233,7 +234,7 @@ class LoadBook:
     def least(self, mask: int, count: int, random: Callable[[], float]) -> list[int]:
         """Up to `count` of the least loaded replicas in `mask`, in ascending order of load class, ties shuffled.
 
-        Classes are exact up to 15 units and 12 % wide above. O(occupied classes), not O(replicas).
+        By `weight`; classes are exact up to 15 units and an eighth wide above. O(occupied classes), not O(replicas).
         """
         if not mask & (mask - 1):
             # A conversation's own step has one holder: half of all questions.

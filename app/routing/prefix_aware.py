@@ -6,8 +6,9 @@ One score, in pieces of prompt to compute (about 64 tokens each); the smallest w
                    + load_weight * load(r) + recent_weight * recent(r)
 
     new            pieces nobody has seen: the same everywhere
-    load(r)        pieces in flight on r that are not computed yet, plus a constant per running request. It weighs less
-                   than one: what is in flight is partly done, and moving away has a price that later requests pay
+    load(r)        pieces in flight on r that are not computed yet, plus a constant per running request, plus crowding
+                   (LoadBook.weight). It weighs less than one: what is in flight is partly done, and moving away has
+                   a price that later requests pay
     recent(r)      what r was given lately, done or not: decides between idle replicas, as conversations come back
     discount(step) 1 / (1 + max(0, h - h0) / h0),  h = recent uses of the step / replicas that hold it
 

@@ -22,7 +22,6 @@ def test_an_engine_without_room_for_one_request(home: Path, tmp_path: Path) -> N
     ) as serve:
         said, failed = serve.communicate(timeout=READY_WITHIN_S)
     assert serve.returncode == 1, said + failed
-    assert "a replica of smollm2-135m-instruct crashed: " in said
     assert failed.startswith("tierserve: the application did not become ready: smollm2-135m-instruct: ")
     assert "KV cache" in failed
     assert "-> raise `l0.gib` or lower `engine.max_model_len`" in failed

@@ -147,5 +147,5 @@ def command_line(context: click.Context) -> str:
             parts.append(option.opts[0])
             continue
         for each in value if isinstance(value, tuple) else (value,):
-            parts += [option.opts[0], shlex.quote(str(each))]
+            parts += [option.opts[0], shlex.quote(f"{each:g}" if isinstance(each, float) else str(each))]
     return " ".join(parts)

@@ -12,7 +12,18 @@ from app.errors import ServingError
 
 PAGE, CHARTS = "benchmarks.md", "benchmarks"
 # Results that are not named here follow in the order of their names.
-_ORDER = ("ttft", "dialogue", "rag", "agents", "concurrency", "compare", "routing-live", "pool", "routing")
+_ORDER = (
+    "ttft",
+    "dialogue",
+    "rag",
+    "agents",
+    "concurrency",
+    "compare",
+    "routing-live",
+    "generators",
+    "pool",
+    "routing",
+)
 _HEAD = """\
 # Benchmarks
 

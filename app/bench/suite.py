@@ -18,12 +18,15 @@ from app.bench.command import Common, Shared, common_options
 from app.bench.concurrency import concurrency
 from app.bench.dialogue import dialogue
 from app.bench.doc import write_page
+from app.bench.generators import generators
 from app.bench.load import Bars, progress_bars
 from app.bench.offline import OFFLINE, run_offline
 from app.bench.rag import rag
 from app.bench.ttft import ttft
 
-ENGINES: dict[str, click.Command] = {each.name or "": each for each in (ttft, dialogue, rag, agents, concurrency)}
+ENGINES: dict[str, click.Command] = {
+    each.name or "": each for each in (ttft, dialogue, rag, agents, concurrency, generators)
+}
 NAMES = (*ENGINES, *OFFLINE)
 # What differs from the defaults where a quarter of an hour on two cores has to be enough for all.
 _QUICK: dict[str, tuple[str, ...]] = {
@@ -50,7 +53,7 @@ class _Suite:
         with self.common.target(bars) as target:
             self.took_s["start of the application"] = time.perf_counter() - started
             for name in names:
-                arguments = [*(_QUICK[name] if self.quick else ()), "--out", str(self.out)]
+                arguments = [*(_QUICK.get(name, ()) if self.quick else ()), "--out", str(self.out)]
                 if self.common.seed != 1:
                     arguments += ["--seed", str(self.common.seed)]
                 with self._timed(name):

@@ -16,7 +16,7 @@ import yaml
 
 from app.bench.load import read_records
 from app.bench.two_nodes import TwoNodes, spread_over_two, two_nodes
-from app.cache_report import REPLICA_HEADER
+from app.cache_report import REPLICA_HEADER, ROUTING_HEADER
 from app.client import connect
 from app.demo import PROMPT
 from tests.e2e.conftest import ROOT, TIERSERVE, disconnect, wait_for
@@ -27,7 +27,10 @@ KEYS = {"acme": "acme-secret-key", "globex": "globex-secret-key"}
 
 def document() -> dict[str, Any]:
     """local.yaml for two nodes: a replica each, an API key per tenant, one of them in the environment."""
-    changed = spread_over_two(yaml.safe_load((ROOT / "serve_configs" / "local.yaml").read_text()))
+    changed = spread_over_two(
+        yaml.safe_load((ROOT / "serve_configs" / "local.yaml").read_text()),
+        {"routing": {"strategy": "kv_aware", "debug": True}},
+    )
     changed["applications"][0]["args"]["auth"] = {
         "api_keys": [{"tenant": "acme", "key": KEYS["acme"]}, {"tenant": "globex", "key_env": "GLOBEX_KEY"}]
     }
@@ -72,15 +75,21 @@ def test_tenants_do_not_share_a_cache(cluster: TwoNodes) -> None:
     assert cached(KEYS["globex"]) == 0
 
 
-def test_nodes_share_a_prefix_through_the_pool_alone(cluster: TwoNodes) -> None:
+def replicas(cluster: TwoNodes) -> tuple[str, str]:
     import ray
 
     from app.tiers.node_cache import node_caches
 
-    client = connect("tierserve", cluster.address)
+    connect("tierserve", cluster.address)
     caches = ray.get([cache.status.remote() for cache in node_caches()])
     assert len(caches) == 2, caches
     (first,), (second,) = (cache["replicas"] for cache in caches)
+    return first, second
+
+
+def test_nodes_share_a_prefix_through_the_pool_alone(cluster: TwoNodes) -> None:
+    client = connect("tierserve", cluster.address)
+    first, second = replicas(cluster)
     key, salt = KEYS["acme"], uuid4().hex
     cold = ask(cluster, key, first, cache_salt=salt).json()
     there = client.on_replica(first)
@@ -94,6 +103,57 @@ def test_nodes_share_a_prefix_through_the_pool_alone(cluster: TwoNodes) -> None:
     uncached = ask(cluster, key, second, cache_salt=uuid4().hex).json()
     assert uncached["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     assert uncached["choices"][0]["message"] == shared["choices"][0]["message"]
+
+
+def explained(response: httpx.Response) -> dict[str, dict[str, Any]]:
+    """What the router expected of each replica."""
+    ranking = json.loads(response.headers[ROUTING_HEADER])
+    assert ranking["strategy"] == "kv_aware"
+    assert ranking["degraded"] is None, ranking["degraded"]
+    return {choice["replica"]: choice for choice in ranking["choices"]}
+
+
+def test_kv_aware_knows_what_each_tier_holds(cluster: TwoNodes) -> None:
+    """Of a prompt that one replica computed, it expects L0 there and L2 on the other node, to the token."""
+    first, second = replicas(cluster)
+    salt, content = uuid4().hex, PROMPT.read_text()[500:3500]
+    cold = ask(cluster, KEYS["acme"], first, cache_salt=salt, content=content).json()["usage"]
+    chunks = cold["prompt_tokens"] // 64 * 64
+    blocks = cold["prompt_tokens"] // 32 * 32
+    body = {"cache_salt": salt, "content": content + " And then?"}
+
+    def expected() -> tuple[int, int, int] | None:
+        """The router's ranking of a prompt that goes on from the first; pinned, so that it changes nothing there."""
+        choices = explained(ask(cluster, KEYS["acme"], first, **body))
+        there, other = choices[first], choices[second]
+        return (there["match"], other["match"], other["l2"]) if other["l2"] >= chunks else None
+
+    found = wait_for("the router knows what the pool holds", expected, 60, every_s=1)
+    assert found is not None
+    assert found[0] >= blocks
+    assert found[1] == 0
+    hit = ask(cluster, KEYS["acme"], second, cache_salt=salt, content=content).json()["usage"]["prompt_tokens_details"]
+    assert (hit["replica"], hit["l2_tokens"]) == (second, chunks)
+
+
+def test_a_restarted_router_learns_what_the_replicas_hold(cluster: TwoNodes) -> None:
+    """The process that routes is killed; the next one asks engines and cache servers, and expects hits again."""
+    import ray
+
+    first, _ = replicas(cluster)
+    salt, content = uuid4().hex, PROMPT.read_text()[2000:4500]
+    ask(cluster, KEYS["acme"], first, cache_salt=salt, content=content)
+    actors = ray.util.list_named_actors(all_namespaces=True)
+    (name,) = (actor["name"] for actor in actors if "#ingress#" in actor["name"])
+    ray.kill(ray.get_actor(name, namespace="serve"), no_restart=True)
+
+    def known() -> bool:
+        response = ask(cluster, KEYS["acme"], first, cache_salt=salt, content=content)
+        if response.status_code != 200 or json.loads(response.headers[ROUTING_HEADER])["degraded"] is not None:
+            return False
+        return bool(explained(response)[first]["match"] > 0)
+
+    assert wait_for("the new router expects the hit", known, 120, every_s=1)
 
 
 def test_status_of_a_cluster(cluster: TwoNodes) -> None:

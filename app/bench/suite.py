@@ -17,7 +17,7 @@ from app.bench.agents import agents
 from app.bench.command import Common, Shared, common_options
 from app.bench.concurrency import concurrency
 from app.bench.dialogue import dialogue
-from app.bench.doc import write_page
+from app.bench.doc import note_times, write_page
 from app.bench.generators import generators
 from app.bench.load import Bars, progress_bars
 from app.bench.offline import OFFLINE, run_offline
@@ -93,6 +93,7 @@ def suite(common: Common, quick: bool, only: tuple[str, ...], docs: Path | None)
         run.engines([name for name in chosen if name in ENGINES], bars)
         run.offline([name for name in chosen if name in OFFLINE], bars)
     took = {name: round(seconds, 1) for name, seconds in run.took_s.items()}
+    note_times(run.out, took)
     written = [write_page(run.out, docs)] if docs is not None else []
     if common.as_json:
         click.echo(json.dumps({"bench": "all", "out": str(run.out), "took_s": took, "pages": list(map(str, written))}))

@@ -1,8 +1,10 @@
-"""Real `serve deploy` to a real Ray of two nodes on this machine, with API keys, and one pool between their caches."""
+"""Real `serve deploy` to a real Ray of two nodes on this machine, with API keys, and one pool between their caches.
+
+`ray start --address` on the same host makes a second Ray node: its replica has a cache server, so an L1, of its own.
+"""
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,12 @@ import httpx
 import pytest
 import yaml
 
+from app.bench.load import read_records
 from app.bench.two_nodes import TwoNodes, spread_over_two, two_nodes
 from app.cache_report import REPLICA_HEADER, ROUTING_HEADER
 from app.client import connect
 from app.demo import PROMPT
-from tests.e2e.conftest import ROOT, disconnect, wait_for
+from tests.e2e.conftest import ROOT, TIERSERVE, disconnect, wait_for
 
 MODEL = "smollm2-135m-instruct"
 KEYS = {"acme": "acme-secret-key", "globex": "globex-secret-key"}
@@ -24,18 +27,20 @@ KEYS = {"acme": "acme-secret-key", "globex": "globex-secret-key"}
 
 def document() -> dict[str, Any]:
     """local.yaml for two nodes: a replica each, an API key per tenant, one of them in the environment."""
-    routing = {"strategy": "kv_aware", "debug": True}
-    spread = spread_over_two(yaml.safe_load((ROOT / "serve_configs" / "local.yaml").read_text()), {"routing": routing})
-    spread["applications"][0]["args"]["auth"] = {
+    changed = spread_over_two(
+        yaml.safe_load((ROOT / "serve_configs" / "local.yaml").read_text()),
+        {"routing": {"strategy": "kv_aware", "debug": True}},
+    )
+    changed["applications"][0]["args"]["auth"] = {
         "api_keys": [{"tenant": "acme", "key": KEYS["acme"]}, {"tenant": "globex", "key_env": "GLOBEX_KEY"}]
     }
-    return spread
+    return changed
 
 
 @pytest.fixture(scope="module")
 def cluster(home: Path) -> Iterator[TwoNodes]:
-    with two_nodes(document(), {"TIERSERVE_HOME": str(home), "GLOBEX_KEY": KEYS["globex"]}) as running:
-        yield running
+    with two_nodes(document(), {"TIERSERVE_HOME": str(home), "GLOBEX_KEY": KEYS["globex"]}) as cluster:
+        yield cluster
         disconnect()
 
 
@@ -152,9 +157,28 @@ def test_a_restarted_router_learns_what_the_replicas_hold(cluster: TwoNodes) -> 
 
 
 def test_status_of_a_cluster(cluster: TwoNodes) -> None:
-    command = [sys.executable, "-m", "app.cli", "status", "--address", cluster.address, "--json"]
+    command = [*TIERSERVE, "status", "--address", cluster.address, "--json"]
     done = subprocess.run(command, env=dict(cluster.environment), cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert [cache["healthy"] for cache in report["caches"]] == [True, True]
     assert len({cache["node_id"] for cache in report["caches"]}) == 2
+
+
+def test_bench_measures_every_tier_of_two_nodes(cluster: TwoNodes, tmp_path: Path) -> None:
+    command = [*TIERSERVE, "bench", "ttft", "--url", cluster.url, "--address", cluster.address]
+    command += ["--api-key", KEYS["acme"], "--tokens", "300", "--tokens", "700", "--rounds", "1", "--repeats", "1"]
+    command += ["--json", "--out", str(tmp_path)]
+    done = subprocess.run(command, env=dict(cluster.environment), cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    whole = json.loads(done.stdout)
+    rows = {row["tokens"]: row for row in whole["rows"]}
+    assert {tokens: row["hit_tokens"] for tokens, row in rows.items()} == {300: 256, 700: 640}
+    assert all(row["hit_tokens"] == row["full_chunk_tokens"] for row in rows.values())
+    # Two cores shared with other work: only the order of things is certain enough to assert.
+    assert all(row["cold_s"] > max(row["l2_s"], row["l1_s"], row["l0_s"]) for row in rows.values())
+    assert whole["answers_equal"]
+    assert whole["pool"]["read_bytes_s"] > 0
+    records = read_records(tmp_path / "ttft.parquet")
+    assert all(record.prompt_tokens == record.planned_tokens for record in records)
+    assert KEYS["acme"] not in (tmp_path / "ttft.json").read_text()

@@ -1,9 +1,9 @@
 """`tierserve bench routing --live`: routing strategies on real engines, ours beside Ray's own.
 
 One application of three replicas on two Ray nodes of this machine stays up; between phases only its router changes
-(Serve reconfigures replicas in place) and the ingress process is replaced, so that every phase begins with a router that
-knows nothing, empty L0 and L1, and prompts that no phase before had. Strategies take turns in each round, in an order
-that changes, so that a slow minute of the machine does not hit the same one every time.
+(Serve reconfigures replicas in place) and the ingress process is replaced, so that every phase begins with a router
+that knows nothing, empty L0 and L1, and prompts that no phase before had. Strategies take turns in each round, in an
+order that changes, so that a slow minute of the machine does not hit the same one every time.
 """
 
 import random

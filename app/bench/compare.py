@@ -14,108 +14,24 @@ nothing.
 """
 
 import itertools
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from app.bench import compare_load
 from app.bench.command import command_line, hand_out
-from app.bench.compare_load import ALONE, CHATS, QUICK, Mix, check_counts, warm_up
+from app.bench.compare_load import ALONE, CHATS, QUICK, Mix
 from app.bench.compare_result import charts_of, figures_table, in_a_row, part_of, ratios_table
-from app.bench.load import (
-    Bars,
-    BenchResult,
-    Conversation,
-    Endpoint,
-    Environment,
-    Prompts,
-    RequestRecord,
-    load_tokenizer,
-    progress_bars,
-    run_closed,
-    summarize,
-)
-from app.bench.load.plan import count
-from app.bench.load.prompts import Tokenizer
-from app.bench.systems import OURS, SYSTEMS, Engines, System, local_engines
+from app.bench.compare_run import Comparison, Options, run
+from app.bench.doc import write_page
+from app.bench.load import BenchResult, Environment, RequestRecord, load_tokenizer, progress_bars, summarize
+from app.bench.systems import OURS, SYSTEMS, local_engines
 from app.local.machine import Machine, check_machine
 from app.local.signals import interrupt_on_sigterm
 
-_WARM_UPS = 6
 _PARTS = {CHATS: "Chats behind shared system prompts", ALONE: "Nothing shared"}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One round: what is sent, and how many conversations at a time."""
-
-    warm_up: tuple[Conversation, ...]
-    parts: dict[str, tuple[tuple[Conversation, ...], int]]
-
-    @classmethod
-    def of_round(cls, prompts: Prompts, mix: Mix, seed: int) -> "Plan":
-        return cls(
-            warm_up(prompts, _WARM_UPS),
-            {
-                CHATS: (compare_load.chats(prompts, mix, seed), mix.at_a_time),
-                ALONE: (compare_load.alone(prompts, mix), mix.alone_at_a_time),
-            },
-        )
-
-
-@dataclass
-class Comparison:
-    """Everything measured so far: part -> system -> records, a list for each round."""
-
-    systems: Sequence[System]
-    rounds: dict[str, dict[str, list[list[RequestRecord]]]] = field(default_factory=dict)
-    took_s: dict[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.rounds = {part: {system.name: [] for system in self.systems} for part in _PARTS}
-
-    def measure(self, system: System, endpoints: tuple[Endpoint, ...], plan: Plan, progress: Bars, title: str) -> None:
-        """Raises ServingError if a system counts tokens otherwise than planned."""
-        run_closed(endpoints, plan.warm_up, len(plan.warm_up) // 2)
-        for part, (conversations, at_a_time) in plan.parts.items():
-            tick = progress.track(f"{title}: {part}", count(conversations))
-            records = run_closed(endpoints, conversations, at_a_time, tick)
-            check_counts(records, conversations, system.name)
-            self.rounds[part][system.name].append(records)
-
-    @contextmanager
-    def timed(self, what: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.took_s[what] = round(self.took_s.get(what, 0.0) + time.perf_counter() - started, 1)
-
-
-@dataclass(frozen=True)
-class Options:
-    mix: Mix = Mix()  # noqa: RUF009 - frozen itself
-    rounds: int = 2
-    seed: int = 1
-
-
-def run(
-    engines: Engines, systems: Sequence[System], tokenizer: Tokenizer, options: Options, progress: Bars
-) -> Comparison:
-    """Each system once a round, the order turned round for each next one."""
-    found = Comparison(systems)
-    for number in range(options.rounds):
-        seed = options.seed + number
-        plan = Plan.of_round(Prompts(tokenizer, seed), options.mix, seed)
-        for system in systems if number % 2 == 0 else reversed(systems):
-            title = f"round {number + 1}, {system.name}"
-            progress.say(f"{title}: starting ...")
-            with found.timed(system.name), system.started(engines) as endpoints:
-                found.measure(system, endpoints, plan, progress, title)
-    return found
 
 
 def result_of(found: Comparison, options: Options, about: Mapping[str, Any], command: str) -> BenchResult:
@@ -166,11 +82,24 @@ def _numbered(named: Mapping[str, Sequence[RequestRecord]]) -> Iterator[RequestR
     type=click.Path(file_okay=False, path_type=Path),
     help="Write charts, an HTML page, JSON and a Parquet file of every request into this directory.",
 )
+@click.option(
+    "--docs",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write benchmarks.md and its charts into this directory, from everything that lies in --out.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def compare(
-    rounds: int | None, quick: bool, names: tuple[str, ...], seed: int, out: Path | None, as_json: bool
+    rounds: int | None,
+    quick: bool,
+    names: tuple[str, ...],
+    seed: int,
+    out: Path | None,
+    docs: Path | None,
+    as_json: bool,
 ) -> None:
     """The same load against tierserve, Ray Serve LLM (two routers) and plain vLLM, started and stopped in turn."""
+    if docs is not None and out is None:
+        raise click.UsageError("--docs is made of what lies in --out: name that as well")
     Environment.read()
     interrupt_on_sigterm()
     engines = local_engines()
@@ -180,3 +109,5 @@ def compare(
         found = run(engines, [SYSTEMS[name] for name in names], load_tokenizer(engines.directory), options, bars)
     command = command_line(click.get_current_context())
     hand_out(result_of(found, options, engines.about(), command), out, as_json=as_json)
+    if out is not None and docs is not None:
+        click.echo(f"wrote {write_page(out, docs)}", err=True)

@@ -5,9 +5,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from app.bench.compare import Options, result_of, run
+from app.bench.compare import compare, result_of
 from app.bench.compare_load import Mix
+from app.bench.compare_run import Options, run
 from app.bench.load import Endpoint, progress_bars
 from app.bench.systems import OURS, Engines, System
 from app.errors import ServingError
@@ -96,3 +98,16 @@ def test_a_system_that_counts_otherwise_ends_the_comparison_and_is_stopped(world
     with progress_bars() as bars, pytest.raises(ServingError, match="b counts"):
         run(Engines({}), [world.system("b")], world.tokenizer, OPTIONS, bars)
     assert world.events == ["start b", "stop b"]
+
+
+def test_a_system_that_does_not_answer_ends_the_comparison_and_is_stopped(world: World) -> None:
+    world.server.answer = lambda body: Script(status=500)
+    with progress_bars() as bars, pytest.raises(ServingError, match="b has started and does not answer: .*500"):
+        run(Engines({}), [world.system("b")], world.tokenizer, OPTIONS, bars)
+    assert world.events == ["start b", "stop b"]
+
+
+def test_a_page_needs_a_directory_of_results() -> None:
+    done = CliRunner().invoke(compare, ["--docs", "docs"])
+    assert done.exit_code == 2
+    assert "--out" in done.output

@@ -102,7 +102,7 @@ def test_a_system_that_counts_otherwise_ends_the_comparison_and_is_stopped(world
 
 def test_a_system_that_does_not_answer_ends_the_comparison_and_is_stopped(world: World) -> None:
     world.server.answer = lambda body: Script(status=500)
-    with progress_bars() as bars, pytest.raises(ServingError, match="b has started and does not answer: .*500"):
+    with progress_bars() as bars, pytest.raises(ServingError, match=r"b has started and does not answer: .*500"):
         run(Engines({}), [world.system("b")], world.tokenizer, OPTIONS, bars)
     assert world.events == ["start b", "stop b"]
 

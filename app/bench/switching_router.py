@@ -2,7 +2,7 @@
 
 A changed `request_router_config` makes Serve (ray 2.60.0) start every replica anew, which takes a minute and empties
 the caches. Here each phase gets a whole router of its own, made as Serve makes it and fed with what Serve says; this
-class only passes calls on. What it overrides is what Serve's AsyncioRouter calls; tests/bench/test_switching_router.py fails
+class only passes calls on. It overrides what Serve calls of a router; tests/bench/test_switching_router.py fails
 when that grows.
 """
 

@@ -28,11 +28,13 @@ class Agents:
 
 def plan(prompts: Prompts, agents: Agents) -> tuple[Conversation, ...]:
     scaffold = {"role": "system", "content": prompts.text(agents.scaffold_tokens, "scaffold")}
-    return tuple(_loop(prompts, agents, scaffold, f"agent {number}") for number in range(agents.agents))
+    return tuple(loop(prompts, agents, scaffold, f"agent {number}") for number in range(agents.agents))
 
 
-def _loop(prompts: Prompts, agents: Agents, scaffold: Message, name: str) -> Conversation:
-    """One agent: its calls are part of the plan, so that every run sends the same prompts."""
+def loop(prompts: Prompts, agents: Agents, scaffold: Message, name: str) -> Conversation:
+    """One agent: its calls are part of the plan, so that every run sends the same prompts. A chat is the same: a system
+    prompt, questions, and answers to them.
+    """
     messages: list[Message] = [scaffold, {"role": "user", "content": prompts.text(agents.task_tokens, name)}]
     requests = []
     for step in range(agents.steps):

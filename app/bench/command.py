@@ -23,7 +23,7 @@ from app.local.signals import interrupt_on_sigterm
 
 F = TypeVar("F", bound=Callable[..., Any])
 # Options that say where, not what: they are not part of the command that a page names.
-_NOT_NAMED = ("out", "as_json", "url", "address", "api_key")
+_NOT_NAMED = ("out", "docs", "as_json", "url", "address", "api_key")
 
 
 @dataclass(frozen=True, slots=True)

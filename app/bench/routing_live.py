@@ -1,21 +1,22 @@
 """`tierserve bench routing --live`: routing strategies on real engines, ours beside Ray's own.
 
 One application of three replicas on two Ray nodes of this machine stays up; between phases only its router changes
-(Serve reconfigures replicas in place) and the ingress process is replaced, so that every phase begins with a router
-that knows nothing, empty L0 and L1, and prompts that no phase before had. Strategies take turns in each round, in an
-order that changes, so that a slow minute of the machine does not hit the same one every time.
+(switching_router.py), so that every phase begins with a router that knows nothing, empty L0 and L1, and prompts that no
+phase before had. Strategies take turns in each round, in an order that changes, so that a slow minute of the machine
+does not hit the same one every time.
 """
 
+import json
+import os
 import random
 import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-import httpx
 import yaml
 
 from app import demo_model
@@ -25,22 +26,16 @@ from app.bench.load.plan import Message, count
 from app.bench.load.run import run_closed, run_open
 from app.bench.load.summary import percentile
 from app.bench.target import Tiers, joined
-from app.bench.two_nodes import TwoNodes, spread_over_two, two_nodes
+from app.bench.two_nodes import spread_over_two, two_nodes
 from app.commands.serve import DEFAULT_FILE
-from app.errors import ServingError
 from app.serving.llm_config import deployment_name
 
 OURS = ("prefix_aware", "kv_aware", "session", "round_robin")
-RAYS: Mapping[str, Mapping[str, Any]] = {
-    "ray_power_of_two": {
-        "request_router_class": "ray.serve._private.request_router:PowerOfTwoChoicesRequestRouter",
-    },
-    "ray_prefix_affinity": {
-        "request_router_class": "ray.serve.llm.request_router:PrefixCacheAffinityRouter",
-    },
+RAYS: Mapping[str, str] = {
+    "ray_power_of_two": "ray.serve._private.request_router:PowerOfTwoChoicesRequestRouter",
+    "ray_prefix_affinity": "ray.serve.llm.request_router:PrefixCacheAffinityRouter",
 }
 STRATEGIES = (*OURS, *RAYS)
-_SWITCHED_WITHIN_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +81,7 @@ def run_live(rounds: int = 3, bars: Bars | None = None, strategies: Sequence[str
     `hot_max_share` is the busiest replica's requests under a hot prefix over its fair share, the median of the rounds.
 
     Raises:
-        ServingError: the application did not come up, or a router could not be changed.
+        ServingError: the application did not come up.
     """
     say = bars.say if bars is not None else lambda _: None
     say("Starting two Ray nodes with three replicas (about two minutes) ...")
@@ -202,92 +197,53 @@ def _max_share(records: Sequence[RequestRecord], replicas: int = 3) -> float:
 class Lab:
     """The running application, and the means to change its router."""
 
-    cluster: TwoNodes
-    document: Mapping[str, Any]
+    control: Path
     endpoint: Endpoint
     tiers: Tiers
+    phases: int = 0
 
     def switch(self, strategy: str) -> None:
-        """Give the application this strategy's router, in a fresh process, and empty L0 and L1.
-
-        Raises:
-            ServingError: it did not take it.
-        """
-        file = self.cluster.directory / f"{strategy}.yaml"
-        file.write_text(yaml.safe_dump(with_router(self.document, strategy, self.cluster.port)))
-        done = self.cluster.serve("deploy", str(file))
-        if done.returncode != 0:
-            raise ServingError(f"`serve deploy` failed:\n{done.stdout}{done.stderr}")
-        self._wait("the replicas take the router", self._is_running)
-        _replace_ingress()
-        self._wait("the new ingress answers", self._answers)
+        """Give the application this strategy's router, which knows nothing yet, and empty L0 and L1."""
+        self.phases += 1
+        write_control(self.control, control(strategy, self.endpoint.model, self.tiers.chunk_tokens, self.phases))
         self.clear()
 
     def clear(self) -> None:
         self.tiers.clear_all()
 
-    def _is_running(self) -> bool:
-        status = yaml.safe_load(self.cluster.serve("status").stdout) or {}
-        (application,) = status["applications"].values()
-        states = [each["status"] for each in application["deployments"].values()]
-        return application["status"] == "RUNNING" and all(state == "HEALTHY" for state in states)
 
-    def _answers(self) -> bool:
-        """Several answers in a row."""
-        body = {"model": self.endpoint.model, "messages": [{"role": "user", "content": uuid4().hex}], "max_tokens": 1}
-        with suppress(httpx.HTTPError):
-            return all(
-                httpx.post(f"{self.endpoint.base}/v1/chat/completions", json=body, timeout=60).is_success
-                for _ in range(6)
-            )
-        return False
-
-    def _wait(self, what: str, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _SWITCHED_WITHIN_S
-        while not condition():
-            if time.monotonic() > deadline:
-                raise ServingError(f"not within {_SWITCHED_WITHIN_S:.0f} s: {what}\n{self.cluster.logs()}")
-            time.sleep(0.5)
+def control(strategy: str, model: str, chunk_tokens: int, phase: int) -> dict[str, Any]:
+    """What SwitchingRouter reads."""
+    if strategy in RAYS:
+        return {"router": RAYS[strategy], "kwargs": {}, "phase": phase}
+    options = {"chunk_tokens": chunk_tokens} if strategy == "kv_aware" else {}
+    kwargs = {"strategy": strategy, "options": options, "allow_pinning": True, "model": model}
+    return {"router": "app.serving.router:TierRequestRouter", "kwargs": kwargs, "phase": phase}
 
 
-def with_router(document: Mapping[str, Any], strategy: str, port: int) -> dict[str, Any]:
-    """The document with a strategy's router for its one model: an override, which restarts no replica."""
-    application = document["applications"][0]
-    model = application["args"]["models"][0]
-    router = RAYS.get(strategy) or {
-        "request_router_class": "app.serving.router:TierRequestRouter",
-        "request_router_kwargs": {
-            "strategy": strategy,
-            "options": {"chunk_tokens": model["l1"]["chunk_tokens"]} if strategy == "kv_aware" else {},
-            "model": model["id"],
-        },
-    }
-    override = {"name": deployment_name(model["id"]), "request_router_config": dict(router)}
-    return {
-        **document,
-        "http_options": {**document.get("http_options", {}), "host": "127.0.0.1", "port": port},
-        "applications": [{**application, "deployments": [override]}],
-    }
+def write_control(file: Path, content: Mapping[str, Any]) -> None:
+    """At once: the router must not read half of it."""
+    fresh = file.with_suffix(".new")
+    fresh.write_text(json.dumps(content))
+    fresh.replace(file)
 
 
 @contextmanager
 def _application() -> Iterator[Lab]:
+    # kv_aware, so that engines publish their events and the ingress has the tokenizer, in every phase.
     document = spread_over_two(
         yaml.safe_load(DEFAULT_FILE.read_text()),
-        # kv_aware, so that engines publish their events and the ingress has the tokenizer, in every phase.
         {"replicas": 3, "num_cpus": 0.4, "routing": {"strategy": "kv_aware", "debug": True}},
     )
-    with two_nodes(document) as cluster:
-        name = document["applications"][0]["name"]
-        with joined(name, cluster.address) as tiers:
-            yield Lab(cluster, document, find_endpoint(cluster.url), tiers)
-
-
-def _replace_ingress() -> None:
-    """Kill the ingress' process; Serve starts another, whose routers begin with nothing."""
-    import ray
-
-    names = [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]
-    for name in names:
-        if "#ingress#" in name:
-            ray.kill(ray.get_actor(name, namespace="serve"), no_restart=True)
+    (application,) = document["applications"]
+    (model,) = application["args"]["models"]
+    with tempfile.TemporaryDirectory(prefix=f"tierserve-{os.getpid()}-") as directory:
+        file = Path(directory) / "phase.json"
+        write_control(file, control("prefix_aware", model["id"], model["l1"]["chunk_tokens"], 0))
+        router = {
+            "request_router_class": "app.bench.switching_router:SwitchingRouter",
+            "request_router_kwargs": {"control": str(file)},
+        }
+        application["deployments"] = [{"name": deployment_name(model["id"]), "request_router_config": router}]
+        with two_nodes(document) as cluster, joined(application["name"], cluster.address) as tiers:
+            yield Lab(file, find_endpoint(cluster.url), tiers)

@@ -128,30 +128,35 @@ def started_target(say: Say) -> Iterator[Target]:
     """
     say("Starting two Ray nodes with a replica each (about two minutes) ...")
     model = demo_model.demo_model()
-    pool = _own_pool()
-    document = spread_over_two(
-        yaml.safe_load(DEFAULT_FILE.read_text()),
-        {"l2": {"backend": "curvine", "path": str(pool), "capacity_gib": 8}},
-    )
-    try:
-        with two_nodes(document) as cluster:
-            name = document["applications"][0]["name"]
-            with joined(name, cluster.address) as tiers:
-                about = {"application": document["applications"][0]["args"], "nodes": 2}
-                yield Target(find_endpoint(cluster.url), str(model), tiers, about)
-    finally:
-        say("Stopped.")
-        shutil.rmtree(pool, ignore_errors=True)
+    with own_pool() as pool:
+        document = spread_over_two(
+            yaml.safe_load(DEFAULT_FILE.read_text()),
+            {"l2": {"backend": "curvine", "path": str(pool), "capacity_gib": 8}},
+        )
+        try:
+            with two_nodes(document) as cluster:
+                name = document["applications"][0]["name"]
+                with joined(name, cluster.address) as tiers:
+                    about = {"application": document["applications"][0]["args"], "nodes": 2}
+                    yield Target(find_endpoint(cluster.url), str(model), tiers, about)
+        finally:
+            say("Stopped.")
 
 
-def _own_pool() -> Path:
-    """A new directory beside the user's pool. Those of runs that were killed are removed on the way."""
+@contextmanager
+def own_pool() -> Iterator[Path]:
+    """A new directory beside the user's pool, removed when the block ends. Those of runs that were killed are removed
+    on the way."""
     place = home() / "bench"
     place.mkdir(parents=True, exist_ok=True)
     for path in place.glob("l2-*-*"):
         if not Path(f"/proc/{path.name.split('-')[1]}").exists():
             shutil.rmtree(path, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"l2-{os.getpid()}-", dir=place))
+    pool = Path(tempfile.mkdtemp(prefix=f"l2-{os.getpid()}-", dir=place))
+    try:
+        yield pool
+    finally:
+        shutil.rmtree(pool, ignore_errors=True)
 
 
 @contextmanager

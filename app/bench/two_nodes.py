@@ -1,4 +1,5 @@
-"""Two Ray nodes on this machine with an application on them, started and stopped: what crosses nodes can be measured.
+"""Ray nodes on this machine with an application on them, started and stopped: two, so that what crosses nodes can be
+measured, or one, for a serve file of any application, ours or not.
 
 `ray start --address` on the same host makes a second Ray node: its replica has a cache server, so an L1, of its own.
 Between the two lies the L2 pool and nothing else.
@@ -30,6 +31,8 @@ _BIN = Path(sys.executable).parent
 _ROOT = Path(__file__).parents[2]
 _NODE_UP_S, _READY_S = 120.0, 420.0
 _GRACE_S = 20.0
+# CPUs that a single node says it has: reservations are Ray's, the cores are shared by all processes anyhow.
+_PLENTY = 8
 
 
 @dataclass
@@ -61,10 +64,10 @@ class TwoNodes:
     def logs(self) -> str:
         return "\n".join(path.read_text(errors="replace")[-2000:] for path in self.directory.glob("node*.log"))
 
-    def start_node(self, *arguments: str) -> None:
+    def start_node(self, *arguments: str, cpus: int) -> None:
         log = (self.directory / f"node{len(self.nodes)}.log").open("wb")
         agent, grpc, runtime, metrics = free_ports(4)
-        command = [str(_BIN / "ray"), "start", *arguments, "--block", "--num-cpus", "1", "--disable-usage-stats"]
+        command = [str(_BIN / "ray"), "start", *arguments, "--block", f"--num-cpus={cpus}", "--disable-usage-stats"]
         command += ["--object-store-memory", str(100 << 20), f"--dashboard-agent-listen-port={agent}"]
         command += [f"--dashboard-agent-grpc-port={grpc}", f"--runtime-env-agent-port={runtime}"]
         command += [f"--metrics-export-port={metrics}"]
@@ -103,11 +106,24 @@ def two_nodes(document: Mapping[str, Any], environment: Mapping[str, str] | None
     Raises:
         ServingError: a node or the application did not come up; the message carries what it said.
     """
+    with _nodes(document, environment or {}, [1, 1]) as cluster:
+        yield cluster
+
+
+@contextmanager
+def one_node(document: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Iterator[TwoNodes]:
+    """The same on one node, with room for whatever a serve file reserves: CPUs are not what bounds it here."""
+    with _nodes(document, environment or {}, [_PLENTY]) as cluster:
+        yield cluster
+
+
+@contextmanager
+def _nodes(document: Mapping[str, Any], environment: Mapping[str, str], cpus: list[int]) -> Iterator[TwoNodes]:
     port, dashboard, gcs, client = free_ports(4)
     sweep_stale()
     with _temporary("tierserve-") as temp, _temporary("tierserve-") as made:
-        # A cluster demands a token, and `serve` sends it only if it is told to.
-        inherited = {**os.environ, "RAY_AUTH_MODE": "token", **(environment or {})}
+        # A cluster demands a token, and `serve` sends it only if it is told to. What engines put into /tmp is removed.
+        inherited = {**os.environ, "RAY_AUTH_MODE": "token", "TMPDIR": str(made), **environment}
         cluster = TwoNodes(made, inherited, port, dashboard, gcs)
         try:
             cluster.start_node(
@@ -116,9 +132,11 @@ def two_nodes(document: Mapping[str, Any], environment: Mapping[str, str] | None
                 f"--dashboard-port={dashboard}",
                 f"--ray-client-server-port={client}",
                 f"--temp-dir={temp}",
+                cpus=cpus[0],
             )
             _wait("the dashboard answers", lambda: _answers(dashboard), _NODE_UP_S, cluster)
-            cluster.start_node(f"--address={cluster.address}")
+            for each in cpus[1:]:
+                cluster.start_node(f"--address={cluster.address}", cpus=each)
             _deploy(cluster, document)
             yield cluster
         finally:

@@ -17,6 +17,7 @@ _BENCHES = {
     "rag": "Questions over documents of Zipf popularity, with sharing and without.",
     "agents": "Tool-calling loops behind a long fixed scaffold, with sharing and without.",
     "concurrency": "Rising arrival rate to saturation: goodput under a TTFT target.",
+    "compare": "The same load against tierserve, Ray Serve LLM and plain vLLM, started and stopped in turn.",
     "chunks": "Time to first token from L1 and L2 by chunk size.",
 }
 

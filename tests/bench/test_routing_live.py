@@ -3,13 +3,10 @@
 from typing import Any
 
 import pytest
-import yaml
 
 from app.bench.load import Prompts
 from app.bench.load.record import RequestRecord
-from app.bench.routing_live import RAYS, STRATEGIES, Dialogues, Hot, Phase, _figures, dialogues, hot, with_router
-from app.bench.two_nodes import spread_over_two
-from app.commands.serve import DEFAULT_FILE
+from app.bench.routing_live import RAYS, STRATEGIES, Dialogues, Hot, Phase, _figures, control, dialogues, hot
 from app.routing.core import RoutingCore
 from tests.bench.load.records import record
 
@@ -38,20 +35,13 @@ def test_most_requests_share_the_hot_prefix(prompts: Prompts) -> None:
     assert 30 <= most < 50
 
 
-def test_a_router_is_an_override_of_one_deployment() -> None:
-    document = spread_over_two(yaml.safe_load(DEFAULT_FILE.read_text()))
+def test_each_strategy_has_a_router_of_its_own() -> None:
     for strategy in STRATEGIES:
-        changed = with_router(document, strategy, 9999)
-        (application,) = changed["applications"]
-        assert application["args"] == document["applications"][0]["args"], "other arguments would restart the engines"
-        (override,) = application["deployments"]
-        config = override["request_router_config"]
+        told = control(strategy, "m", 64, 1)
         if strategy in RAYS:
-            assert config["request_router_class"].startswith("ray.")
+            assert told["router"].startswith("ray.")
         else:
-            kwargs = config["request_router_kwargs"]
-            assert RoutingCore(kwargs["strategy"], kwargs["options"]).policy.name == strategy
-        assert changed["http_options"]["port"] == 9999
+            assert RoutingCore(told["kwargs"]["strategy"], told["kwargs"]["options"]).policy.name == strategy
 
 
 def ended(ttft_s: float | None, replica: str = "a", cached: int = 0, error: str = "") -> RequestRecord:

@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from app.bench.target import Node, Tiers, _known_tokenizer, _own_pool
+from app.bench.target import Node, Tiers, _known_tokenizer, own_pool
 from app.bench.two_nodes import spread_over_two
 from app.commands.serve import DEFAULT_FILE
 from app.errors import ModelError, ServingError
@@ -47,11 +47,12 @@ def test_pools_of_killed_runs_are_removed_and_those_of_living_ones_stay() -> Non
     dead, living, other = place / "l2-999999999-x", place / f"l2-{os.getpid()}-x", place / "results"
     for path in (dead, living, other):
         path.mkdir(parents=True)
-    made = _own_pool()
-    assert made.is_dir()
-    assert not dead.exists()
-    assert living.is_dir()
-    assert other.is_dir()
+    with own_pool() as made:
+        assert made.is_dir()
+        assert not dead.exists()
+        assert living.is_dir()
+        assert other.is_dir()
+    assert not made.exists()
 
 
 def test_a_model_whose_tokenizer_nobody_knows_needs_one_named(tmp_path: Path) -> None:

@@ -1,8 +1,12 @@
-"""Sends a plan to an endpoint: so many at a time (closed loop), or as they arrive (open loop)."""
+"""Sends a plan to an endpoint: so many at a time (closed loop), or as they arrive (open loop).
+
+To several endpoints round robin: each request, of whichever conversation, goes to the one after the last one's.
+"""
 
 import asyncio
+import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import httpx
@@ -14,11 +18,12 @@ from app.bench.load.record import RequestRecord
 from app.bench.load.send import Clock, send
 
 OnRecord = Callable[[RequestRecord], None]
+Endpoints = Endpoint | Sequence[Endpoint]
 _TIMEOUT_S = 600.0
 
 
 def run_closed(
-    endpoint: Endpoint, plan: Sequence[Conversation], concurrency: int = 1, on_record: OnRecord | None = None
+    endpoint: Endpoints, plan: Sequence[Conversation], concurrency: int = 1, on_record: OnRecord | None = None
 ) -> list[RequestRecord]:
     """`concurrency` conversations are held at any time; one that ends makes room for the next, in the plan's order.
 
@@ -28,17 +33,17 @@ def run_closed(
 
 
 def run_open(
-    endpoint: Endpoint, plan: Sequence[Conversation], rate: float, seed: int, on_record: OnRecord | None = None
+    endpoint: Endpoints, plan: Sequence[Conversation], rate: float, seed: int, on_record: OnRecord | None = None
 ) -> list[RequestRecord]:
     """Conversations begin as a Poisson process of `rate` a second, whether or not earlier ones have ended."""
     return asyncio.run(open_loop(endpoint, plan, poisson(rate, len(plan), seed), on_record))
 
 
 async def closed(
-    endpoint: Endpoint, plan: Sequence[Conversation], concurrency: int, on_record: OnRecord | None = None
+    endpoint: Endpoints, plan: Sequence[Conversation], concurrency: int, on_record: OnRecord | None = None
 ) -> list[RequestRecord]:
     async with connections() as http:
-        run = _Run(endpoint, http, on_record)
+        run = _Run(_in_turn(endpoint), http, on_record)
         waiting = iter(_numbered(plan))
 
         async def worker() -> None:
@@ -50,11 +55,11 @@ async def closed(
 
 
 async def open_loop(
-    endpoint: Endpoint, plan: Sequence[Conversation], arrivals: Sequence[float], on_record: OnRecord | None = None
+    endpoint: Endpoints, plan: Sequence[Conversation], arrivals: Sequence[float], on_record: OnRecord | None = None
 ) -> list[RequestRecord]:
     """One arrival a conversation, in seconds from the start."""
     async with connections() as http:
-        run = _Run(endpoint, http, on_record)
+        run = _Run(_in_turn(endpoint), http, on_record)
         numbered = zip(_numbered(plan), arrivals, strict=True)
         await asyncio.gather(*(run.hold(first, each, at) for (first, each), at in numbered))
     return run.in_order()
@@ -62,7 +67,7 @@ async def open_loop(
 
 @dataclass
 class _Run:
-    endpoint: Endpoint
+    endpoints: Iterator[Endpoint]
     http: httpx.AsyncClient
     on_record: OnRecord | None
     records: list[RequestRecord] = field(default_factory=list)
@@ -74,7 +79,8 @@ class _Run:
         for turn, request in enumerate(conversation.requests):
             due += request.pause_s
             await asyncio.sleep(max(0.0, due - self.clock()))
-            record = await send(self.http, self.endpoint, request, self.clock, index=first + turn, scheduled_s=due)
+            to = next(self.endpoints)
+            record = await send(self.http, to, request, self.clock, index=first + turn, scheduled_s=due)
             self.records.append(record)
             if self.on_record is not None:
                 self.on_record(record)
@@ -84,6 +90,10 @@ class _Run:
 
     def in_order(self) -> list[RequestRecord]:
         return sorted(self.records, key=lambda record: record.index)
+
+
+def _in_turn(endpoint: Endpoints) -> Iterator[Endpoint]:
+    return itertools.cycle((endpoint,) if isinstance(endpoint, Endpoint) else endpoint)
 
 
 def _numbered(plan: Sequence[Conversation]) -> list[tuple[int, Conversation]]:

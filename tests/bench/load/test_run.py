@@ -154,3 +154,11 @@ async def test_a_conversation_ends_with_its_first_failure_and_others_go_on() -> 
         ("b", True),
     ]
     assert [record.index for record in records] == [0, 1, 3, 4, 5]
+
+
+async def test_several_endpoints_take_requests_in_turn() -> None:
+    async with sse_server() as one, sse_server() as other:
+        plan = [talk("a", turns=3), talk("b", turns=2)]
+        await closed([Endpoint(one.url, "m"), Endpoint(other.url, "m")], plan, 1)
+        said = [[body["messages"][0]["content"] for _, body in server.asked] for server in (one, other)]
+    assert said == [["a0", "a2", "b1"], ["a1", "b0"]]

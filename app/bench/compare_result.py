@@ -1,0 +1,156 @@
+"""What a comparison found: figures of each system, how many times better ours is, where it is not. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from app.bench.load import RequestRecord, Words
+from app.bench.load.charts import Chart, bars, distribution
+from app.bench.load.summary import Summary, summarize
+from app.bench.load.table import Table, number, times
+
+# Seconds, of which less is better; of requests a second more is.
+SECONDS = {
+    "ttft_mean_s": "TTFT mean",
+    "ttft_median_s": "TTFT p50",
+    "ttft_p90_s": "TTFT p90",
+    "e2e_median_s": "E2E p50",
+}
+RATE = {"requests_per_s": "requests/s"}
+HEADS = {**SECONDS, **RATE}
+Figures = dict[str, Any]
+# part -> system -> its records, a sequence for each round
+Rounds = Mapping[str, Mapping[str, Sequence[Sequence[RequestRecord]]]]
+
+
+def in_a_row(rounds: Sequence[Sequence[RequestRecord]]) -> list[RequestRecord]:
+    """Rounds as if each had begun when the one before it ended: so their rate is that of the time they took."""
+    joined: list[RequestRecord] = []
+    at = 0.0
+    for records in rounds:
+        joined += [
+            replace(each, scheduled_s=each.scheduled_s + at, started_s=each.started_s + at, index=len(joined) + place)
+            for place, each in enumerate(records)
+        ]
+        at = max((each.started_s + each.e2e_s for each in joined), default=at)
+    return joined
+
+
+def figures_of(rounds: Sequence[Sequence[RequestRecord]]) -> Figures:
+    """Over the requests of all rounds; `ttft_mean_by_round_s` says how far rounds differ."""
+    whole = summarize(in_a_row(rounds))
+    return {
+        "requests": whole.requests,
+        "failed": whole.failed,
+        "ttft_mean_s": whole.ttft_s.mean if whole.ttft_s else None,
+        "ttft_median_s": whole.ttft_s.median if whole.ttft_s else None,
+        "ttft_p90_s": whole.ttft_s.p90 if whole.ttft_s else None,
+        "e2e_median_s": whole.e2e_s.median if whole.e2e_s else None,
+        "requests_per_s": whole.requests_per_s,
+        "hit_ratio": whole.hit_ratio,
+        "computed_tokens": _computed(whole),
+        "ttft_mean_by_round_s": [each.ttft_s.mean if each.ttft_s else None for each in map(summarize, rounds)],
+    }
+
+
+def _computed(whole: Summary) -> int | None:
+    return None if whole.hit_ratio is None else round(whole.prompt_tokens * (1 - whole.hit_ratio))
+
+
+def ratios_of(ours: Figures, theirs: Figures) -> dict[str, float | None]:
+    """How many times better ours is: above 1 it is, below 1 it is worse. None where one of them has no figure."""
+    better = {name: _over(theirs[name], ours[name]) for name in SECONDS}
+    return {**better, **{name: _over(ours[name], theirs[name]) for name in RATE}}
+
+
+def _over(more: float | None, less: float | None) -> float | None:
+    return more / less if more is not None and less else None
+
+
+def part_of(rounds: Mapping[str, Sequence[Sequence[RequestRecord]]], ours: str) -> dict[str, Any]:
+    """Figures and ratios of all systems under one part of the load, and the share of answers that are ours' as well."""
+    systems = {name: figures_of(each) for name, each in rounds.items()}
+    for name, each in rounds.items():
+        systems[name]["same_answers"] = same_answers(rounds.get(ours, ()), each)
+    others = [name for name in systems if name != ours]
+    ratios = {name: ratios_of(systems[ours], systems[name]) for name in others} if ours in systems else {}
+    return {"systems": systems, "ratios": ratios}
+
+
+def same_answers(ours: Sequence[Sequence[RequestRecord]], theirs: Sequence[Sequence[RequestRecord]]) -> float | None:
+    """Of the requests that both answered: how many with the same text."""
+    pairs = []
+    for one, other in zip(ours, theirs, strict=False):
+        texts = {record.index: record.text for record in one if record.ok}
+        pairs += [texts[each.index] == each.text for each in other if each.ok and each.index in texts]
+    return sum(pairs) / len(pairs) if pairs else None
+
+
+def figures_table(title: str, systems: Mapping[str, Figures]) -> Table:
+    rows = []
+    for name, each in systems.items():
+        rows.append(
+            (
+                name,
+                f"{each['requests']}" + (f" ({each['failed']} failed)" if each["failed"] else ""),
+                *(number(each[figure], "{:.3f} s") for figure in SECONDS),
+                number(each["requests_per_s"], "{:.2f}"),
+                _percent(each["hit_ratio"]),
+                number(each["computed_tokens"], "{:,}"),
+                _range(each["ttft_mean_by_round_s"]),
+                _percent(each["same_answers"]),
+            )
+        )
+    heads = ("system", "requests", *HEADS.values(), "hit", "computed", "TTFT mean by round", "answers as ours")
+    return Table(heads, tuple(rows), title)
+
+
+def ratios_table(parts: Mapping[str, Mapping[str, Any]], ours: str) -> Table:
+    """A row for each part and system. The last column names every figure in which ours is the worse one."""
+    rows = []
+    for part, found in parts.items():
+        for name, ratios in found["ratios"].items():
+            lost = [HEADS[figure] for figure, ratio in ratios.items() if ratio is not None and ratio < 1]
+            cells = (number(ratio, "{:.2f} x") for ratio in ratios.values())
+            rows.append((f"{part}: {name}", *cells, ", ".join(lost) or "nothing"))
+    heads = ("compared with", *HEADS.values(), f"{ours} loses in")
+    return Table(heads, tuple(rows), f"How many times better {ours} is (below 1: worse)")
+
+
+def charts_of(rounds: Rounds, parts: Mapping[str, Mapping[str, Any]], ours: str, foot: str) -> list[Chart]:
+    means = {
+        part: {name: each["ttft_mean_s"] for name, each in found["systems"].items() if each["ttft_mean_s"] is not None}
+        for part, found in parts.items()
+    }
+    words = Words(
+        _said(next(iter(parts.values())), ours), "Mean time to first token, all rounds", y="seconds", foot=foot
+    )
+    charts = [bars("ttft", words, means)]
+    for part, systems in rounds.items():
+        samples = {
+            name: [r.ttft_s for records in each for r in records if r.ttft_s is not None]
+            for name, each in systems.items()
+        }
+        words = Words(f"{part[:1].upper()}{part[1:]}: when the first token came", "", "seconds", "% of requests", foot)
+        charts.append(distribution(part.replace(" ", "-"), words, samples))
+    return charts
+
+
+def _said(found: Mapping[str, Any], ours: str) -> str:
+    """The title: against the best of the others, won or lost."""
+    ratios = {n: each["ttft_mean_s"] for n, each in found["ratios"].items() if each["ttft_mean_s"] is not None}
+    if not ratios:
+        return "Time to first token"
+    best = min(ratios, key=lambda name: ratios[name])
+    if ratios[best] >= 1:
+        return f"First tokens: {times(ratios[best])} sooner than the next best, {best}"
+    return f"First tokens: {best} is {times(1 / ratios[best])} sooner than {ours}"
+
+
+def _range(values: Sequence[float | None]) -> str:
+    found = [value for value in values if value is not None]
+    return f"{min(found):.3f} to {max(found):.3f} s" if found else ""
+
+
+def _percent(share: float | None) -> str:
+    return number(None if share is None else 100 * share, "{:.1f} %")

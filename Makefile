@@ -24,7 +24,7 @@ serve: env ## Two replicas with three tiers on http://127.0.0.1:8000/v1, until C
 	@exec $(BIN)/tierserve serve $(if $(PORT),--port $(PORT)) $(ARGS)
 
 demo: env ## Time to first token: cold, L0, L1, L2 (starts the application if none runs)
-	@exec $(BIN)/tierserve demo $(if $(PORT),--port $(PORT)) $(ARGS)
+	@trap : INT; $(BIN)/tierserve demo $(if $(PORT),--port $(PORT)) $(ARGS) || [ $$? = 130 ] # Ctrl-C is no error
 
 test: env ## Everything: lint, types, unit tests, then real engines
 	$(BIN)/ruff check .

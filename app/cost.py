@@ -28,8 +28,6 @@ class Prior(msgspec.Struct, frozen=True):
     l1_fixed_s: float = 0.003
     l2_rate: float = 25_000.0
     l2_fixed_s: float = 0.02
-    step_s: float = 0.01
-    """What one running request adds to everybody's next token: one more row in each decode step."""
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -65,21 +63,19 @@ class CostModel:
     def load_s(self, tier: Tier, tokens: int) -> float:
         return self._loads[tier].at(tokens)
 
-    def wait_s(self, pending_tokens: int, running: int) -> float:
-        """Behind so many tokens still to prefill and beside so many running requests.
+    def wait_s(self, pending_tokens: int) -> float:
+        """Behind so many tokens still to prefill.
 
         Half of the pending tokens: at a random moment, what is in flight is half done.
         """
-        return 0.5 * pending_tokens * self._prefill.slope + running * self.prior.step_s
+        return 0.5 * pending_tokens * self._prefill.slope
 
-    def first_token(
-        self, computed: int, l1: int = 0, l2: int = 0, *, pending_tokens: int = 0, running: int = 0
-    ) -> Cost:
+    def first_token(self, computed: int, l1: int = 0, l2: int = 0, *, pending_tokens: int = 0) -> Cost:
         """The seconds until a request's first token, given what must be computed and loaded for it and who is ahead
         of it.
         """
         load = self.load_s("l1", l1) + self.load_s("l2", l2)
-        return Cost(self.wait_s(pending_tokens, running), load, self.prefill_s(computed))
+        return Cost(self.wait_s(pending_tokens), load, self.prefill_s(computed))
 
     def worth_loading(self, tier: Tier, tokens: int) -> bool:
         """Whether fetching is sooner than computing. Used by the tiers' load-or-recompute decision.

@@ -26,7 +26,9 @@ def build(args: Mapping[str, Any]) -> serve.Application:
     engines = {model.id: _engines(model, configs[model.id], settings) for model in settings.models}
     ingress = serve.deployment(ingress_class(settings), **_ingress_options(settings.ingress))
     return ingress.bind(
-        llm_deployments=engines, model_cards={id_: to_model_metadata(id_, config) for id_, config in configs.items()}
+        llm_deployments=engines,
+        model_cards={id_: to_model_metadata(id_, config) for id_, config in configs.items()},
+        tokenized={model.id: configs[model.id] for model in settings.models if model.routing.strategy == "kv_aware"},
     )
 
 
@@ -34,7 +36,10 @@ def _engines(model: ModelSettings, config: LLMConfig, settings: Settings) -> ser
     return build_llm_deployment(
         config,
         name_prefix=NAME_PREFIX,
-        bind_kwargs={"cache": cache_spec(model, usage_stats=settings.usage_stats)},
+        bind_kwargs={
+            "cache": cache_spec(model, usage_stats=settings.usage_stats),
+            "kv_events": model.routing.strategy == "kv_aware",
+        },
         deployment_cls=TieredLLMServer,
     )
 

@@ -15,7 +15,6 @@ The tree is what stands under `args:` of an application in a `serve deploy` file
 Pure: imports neither ray, vllm nor lmcache, so a file can be checked on any machine.
 """
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_core import ErrorDetails
 
 from app.errors import SettingsError
+from app.names import hint
 
 GiB = 1 << 30
 
@@ -179,6 +179,8 @@ class ModelSettings(_Section):
             raise ValueError(
                 f"engine: {', '.join(sorted(owned))} is set by tierserve: use the model's own keys instead"
             )
+        if self.routing.strategy == "kv_aware" and "kv_events_config" in self.engine:
+            raise ValueError("engine: kv_events_config is set by tierserve, since kv_aware follows the events")
         block = self.block_tokens
         if self.l1.enabled and block is not None and self.l1.chunk_tokens % block:
             raise ValueError(f"l1.chunk_tokens {self.l1.chunk_tokens} must be a multiple of l0.block_tokens {block}")
@@ -286,10 +288,7 @@ def _explain(detail: ErrorDetails) -> str:
     path = _path(detail["loc"])
     if detail["type"] == "extra_forbidden":
         key = str(detail["loc"][-1])
-        known = sorted(_section_at(detail["loc"][:-1]).model_fields)
-        near = difflib.get_close_matches(key, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"valid here: {', '.join(known)}"
-        return f"{path}: unknown key; {hint}"
+        return f"{path}: unknown key; {hint(key, _section_at(detail['loc'][:-1]).model_fields)}"
     message = _PLAIN.get(detail["type"]) or detail["msg"].removeprefix("Value error, ")
     return f"{path}: {message}" if path else message
 

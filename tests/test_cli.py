@@ -13,7 +13,7 @@ from app.cli import _COMMANDS
 
 def run(root: Path, *arguments: str, code: str | None = None) -> subprocess.CompletedProcess[str]:
     start = ["-c", code] if code else ["-m", "app.cli"]
-    return subprocess.run([sys.executable, *start, *arguments], cwd=root, capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, *start, *arguments], cwd=root, capture_output=True, text=True, timeout=180)
 
 
 HEAVY = """
@@ -95,6 +95,28 @@ def test_the_doctor_finds_a_wrong_engine_argument(root: Path, tmp_path: Path) ->
     assert f"ok      {root / 'serve_configs' / 'local.yaml'}" in done.stdout
     assert f"FAILED  {path}" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_the_doctor_says_of_each_file_first_whether_it_is_right(root: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("applications: [{name: one, import_path: 'app.main:build', arg: {}, args: {models: [{id: a}]}}]")
+    fleet = root / "serve_configs" / "g6e-fleet.yaml"
+    done = run(root, "doctor", str(fleet), str(wrong), str(fleet))
+    assert done.returncode == 1
+    ok = [f"ok      {fleet}", "        not checked against this machine: it is for GPUs"]
+    failed = [f"FAILED  {wrong}", f"        {wrong}: applications[0].arg: unknown key; did you mean args?"]
+    assert done.stdout.splitlines()[:6] == [*ok, *failed, *ok]
+
+
+def test_more_than_the_machine_has_is_refused_before_anything_is_started(root: Path, tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    models = "[{id: a, num_cpus: 100000}]"
+    path.write_text(f"applications: [{{name: one, import_path: 'app.main:build', args: {{models: {models}}}}}]")
+    done = run(root, "serve", str(path), code=HEAVY)
+    assert done.returncode == 1
+    first, imported = done.stderr.splitlines()
+    assert first.startswith("tierserve: this file reserves 100000 CPUs, this machine has ")
+    assert imported == "imported:"
 
 
 def test_a_note_of_a_dead_run_does_not_mislead_status(root: Path, tmp_path: Path) -> None:

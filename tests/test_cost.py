@@ -15,7 +15,7 @@ def test_before_calibration_the_order_of_tiers_is_right() -> None:
     assert cost.worth_loading("l1", 1000)
     assert not cost.worth_loading("l2", 32)
     assert cost.prefill_s(0) == cost.load_s("l1", 0) == 0
-    assert cost.wait_s(0, 0) == 0
+    assert cost.wait_s(0) == 0
 
 
 def test_it_learns_a_machine_a_hundred_times_slower_within_a_few_answers() -> None:
@@ -69,7 +69,7 @@ def test_a_mostly_loaded_prompt_does_not_calibrate_prefill() -> None:
 
 def test_the_parts_add_up() -> None:
     cost = CostModel()
-    parts = cost.first_token(1000, 2000, 3000, pending_tokens=4000, running=2)
+    parts = cost.first_token(1000, 2000, 3000, pending_tokens=4000)
     assert parts.total_s == parts.wait_s + parts.load_s + parts.prefill_s
     assert parts.load_s == cost.load_s("l1", 2000) + cost.load_s("l2", 3000)
     assert cost.tokens_in(parts.prefill_s) >= 1000

@@ -44,6 +44,13 @@ class TestVllm:
             "OutputProcessor.process_outputs", self.PREFILL
         )
 
+    def test_an_engine_that_died_says_so_in_these_words(self) -> None:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        from app.serving.broken_stream import ENGINE_DIED
+
+        assert ENGINE_DIED in str(EngineDeadError()), moved("EngineDeadError's message", "app/serving/broken_stream.py")
+
     def test_async_llm_hands_each_steps_outputs_to_its_output_processor(self) -> None:
         from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -73,6 +80,13 @@ class TestVllm:
         read = (stats.num_prompt_tokens, stats.num_local_cached_tokens, stats.num_external_cached_tokens)
         assert read == (100, 32, 64), moved("PrefillStats' fields", self.PREFILL)
         assert stats.num_computed_tokens == 4, "PrefillStats counts otherwise: app/cache_report.split subtracts"
+
+    def test_events_are_published_to_a_unix_socket_that_vllm_binds(self) -> None:
+        from vllm.distributed.kv_events import ZmqEventPublisher
+
+        source = inspect.getsource(ZmqEventPublisher)
+        assert 'startswith("ipc://")' in source, moved("binding ipc:// endpoints", "app/serving/announcer.py")
+        assert "(self._topic_bytes, seq_bytes, payload)" in source, moved("the message", "app/serving/announcer.py")
 
     def test_engine_core_outputs_carry_prefill_stats(self) -> None:
         from vllm.v1.engine import EngineCoreOutput
@@ -134,6 +148,20 @@ class TestRay:
 
         assert parameters(context._set_global_client) == ["client"], moved(
             "ray.serve.context._set_global_client", "app/client.py"
+        )
+
+    def test_ray_can_be_kept_from_starting_by_itself(self) -> None:
+        from ray._private import auto_init_hook
+
+        assert "if enable_auto_connect" in inspect.getsource(auto_init_hook.auto_init_ray), moved(
+            "auto_init_hook.enable_auto_connect", "app/local/run.py"
+        )
+
+    def test_errors_of_the_raylet_are_printed_by_a_function_that_can_be_replaced(self) -> None:
+        from ray._private import worker
+
+        assert "print_to_stdstream(" in inspect.getsource(worker.listen_error_messages), moved(
+            "ray._private.worker.print_to_stdstream", "app/local/quiet.py"
         )
 
     def test_the_engines_arguments_come_from_its_config(self) -> None:
@@ -388,3 +416,34 @@ class TestLmcache:
         published = source[source.index("event_type=EventType.MP_LOOKUP_PREFETCH_END") :][:800]
         for key in ('"l1_hit_tokens"', '"l2_hit_tokens"', "session_id=job.request_id"):
             assert key in published, moved(f"MP_LOOKUP_PREFETCH_END's {key}", self.MODULE)
+
+    def test_a_requests_salt_stands_in_its_tracker(self) -> None:
+        from lmcache.integration.vllm.lmcache_mp_connector import LMCacheMPConnector
+
+        source = inspect.getsource(LMCacheMPConnector)
+        made = inspect.getsource(LMCacheMPConnector._get_or_create_request_tracker)
+        assert "LMCacheMPRequestTracker(request)" in made, moved("_get_or_create_request_tracker", self.CONNECTOR)
+        assert source.count("self._get_or_create_request_tracker(request)") >= 2, moved("its callers", self.CONNECTOR)
+        assert "cache_salt=tracker.cache_salt" in source, moved("LMCacheMPRequestTracker.cache_salt", self.CONNECTOR)
+
+    def test_l1_says_which_keys_it_stored_and_evicted(self) -> None:
+        from lmcache.v1.distributed import l1_manager
+
+        source = inspect.getsource(l1_manager)
+        for kind in ("L1_WRITE_FINISHED,", "L1_WRITE_FINISHED_AND_READ_RESERVED,", "L1_KEYS_EVICTED,"):
+            published = source[source.index(f"event_type=EventType.{kind}") :][:300]
+            assert '"keys"' in published, moved(f"EventType.{kind}", self.MODULE)
+
+    def test_l2_tells_listeners_and_lists_its_adapters(self) -> None:
+        from lmcache.v1.distributed.internal_api import L2AdapterListener
+        from lmcache.v1.distributed.storage_manager import StorageManager
+
+        from app.tiers.server_module import _L2Listener
+
+        assert {
+            name for name in vars(_L2Listener) if name.startswith("on_")
+        } == L2AdapterListener.__abstractmethods__, moved("L2AdapterListener", self.MODULE)
+        assert parameters(StorageManager.register_l2_listener) == ["self", "listener"], moved(
+            "StorageManager.register_l2_listener", self.MODULE
+        )
+        assert hasattr(StorageManager, "l2_adapters"), moved("StorageManager.l2_adapters", self.MODULE)

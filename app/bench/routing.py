@@ -57,11 +57,16 @@ def run(*, live: Live | None = None, actor: bool = True, inserts: int = 1_000_00
         "ray_actor_us": _ray_actor_us(texts[:400]) if actor else None,
         "ours_1024_us": trees[2],
         "ours_1m_chars_us": long_us,
-        "kv_aware_128k_ms": _kv_aware_ms(),
+        "kv_aware_128k_ms": _kv_aware_us(REPLICAS, 128_000) / 1e3,
         "bound_mb": float(BOUND_MB),
         "peak_mb": _peak_mb(inserts),
     }
-    detail = {"request_us": _request_us(texts, REPLICAS), "request_1024_us": _request_us(texts, MANY_REPLICAS)}
+    detail = {
+        "request_us": _request_us(texts, REPLICAS),
+        "request_1024_us": _request_us(texts, MANY_REPLICAS),
+        "kv_aware_us": _kv_aware_us(REPLICAS, 2_000),
+        "kv_aware_1024_us": _kv_aware_us(MANY_REPLICAS, 2_000),
+    }
     figures: dict[str, Any] = {
         "offline": {name: value if value is None else round(value, 3) for name, value in offline.items()},
         "detail": {name: round(value, 3) for name, value in detail.items()},
@@ -156,24 +161,22 @@ def _request_us(texts: list[str], replicas: int) -> float:
     return statistics.median(_timed(once, texts))
 
 
-def _kv_aware_ms() -> float:
-    """Ranking 64 replicas on 8 nodes for a prompt of 128,000 tokens that a quarter of them hold in part, block size
-    16.
-    """
+def _kv_aware_us(replicas: int, length: int) -> float:
+    """Ranking replicas, 8 a node, for a prompt of so many tokens that a quarter of them hold in part, block size 16."""
     rng = random.Random(4)
     # An array, as the tokenising thread hands it over; a list costs 0.7 ms more.
-    tokens = array("I", (rng.randrange(100_000) for _ in range(128_000)))
+    tokens = array("I", (rng.randrange(100_000) for _ in range(length)))
     core = RoutingCore("kv_aware", {"chunk_tokens": 256}, rng=rng)
-    core.update_replicas([Replica(f"replica-{number}", f"node-{number % 8}") for number in range(REPLICAS)])
-    for number in range(REPLICAS):
-        blocks = rng.randrange(1_000, 8_000) if number % 4 == 0 else 60
+    core.update_replicas([Replica(f"replica-{number}", f"node-{number // 8}") for number in range(replicas)])
+    for number in range(replicas):
+        blocks = rng.randrange(length // 128, length // 16) if number % 4 == 0 else length // 2048
         event = BlockStored(list(range(blocks)), None, tokens[: blocks * 16].tolist(), 16, medium="GPU")
         core.engine_events(f"replica-{number}", 0, msgspec.msgpack.encode(Batch(0.0, [event])))
     chunks = chunk_keys(pack(tokens), 256)
-    for number in range(8):
-        held = Stored(Scope("m"), chunks[: rng.randrange(500)])
+    for number in range(replicas // 8):
+        held = Stored(Scope(""), chunks[: rng.randrange(len(chunks))])
         core.tier_events("l1", TierBatch(f"node-{number}", "1", 0, 0.0, [held]))
-    core.tier_events("l2", TierBatch("pool", "1", 0, 0.0, [Stored(Scope("m"), chunks[:450])]))
+    core.tier_events("l2", TierBatch("pool", "1", 0, 0.0, [Stored(Scope(""), chunks[: len(chunks) * 9 // 10])]))
     prompt = read_prompt({"model": "m", "prompt": tokens.tolist()})
     times = []
     for number in range(41):
@@ -183,7 +186,7 @@ def _kv_aware_ms() -> float:
         times.append(time.perf_counter() - started)
         assert ranking.degraded is None
         core.settled(request.id, None)
-    return 1e3 * statistics.median(times)
+    return 1e6 * statistics.median(times)
 
 
 def _peak_mb(inserts: int) -> float:
@@ -261,10 +264,12 @@ def _texts(count: int, length: int) -> list[str]:
 
 @click.command("routing")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--live", is_flag=True, help="Also measure every strategy on real engines (minutes).")
-def routing(as_json: bool, live: bool) -> None:
+@click.option("--live", is_flag=True, help="Also measure every strategy on real engines (about eight minutes a round).")
+@click.option("--rounds", type=click.IntRange(1), default=2, show_default=True, help="Of --live.")
+@click.option("--strategy", "strategies", multiple=True, help="Of --live; may be repeated. Default: all.")
+def routing(as_json: bool, live: bool, rounds: int, strategies: tuple[str, ...]) -> None:
     """What routing costs per request, ours beside Ray's own."""
-    figures = run(live=_live_runner() if live else None)
+    figures = run(live=(lambda: _live(rounds, strategies)) if live else None)
     if as_json:
         click.echo(json.dumps(figures))
         return
@@ -276,13 +281,15 @@ def routing(as_json: bool, live: bool) -> None:
         click.echo(f"{strategy:>20}  " + "  ".join(f"{name} {value:,.3f}" for name, value in row.items()))
 
 
-def _live_runner() -> Live:
-    """The live half needs engines and lives apart; it is imported only when asked for."""
-    import importlib
+def _live(rounds: int, strategies: tuple[str, ...]) -> dict[str, dict[str, float]]:
+    from app.bench.load import Environment, progress_bars
+    from app.bench.routing_live import STRATEGIES, run_live
+    from app.local.signals import interrupt_on_sigterm
 
-    try:
-        module = importlib.import_module("app.bench.routing_live")
-    except ModuleNotFoundError as error:
-        raise click.ClickException("the live measurement is not part of this installation") from error
-    runner: Live = module.run_live
-    return runner
+    unknown = set(strategies) - set(STRATEGIES)
+    if unknown:
+        raise click.BadParameter(f"{', '.join(sorted(unknown))}: choose from {', '.join(STRATEGIES)}")
+    Environment.read()  # imports what would otherwise print in the middle of the progress
+    interrupt_on_sigterm()
+    with progress_bars() as bars:
+        return run_live(rounds, bars, strategies or STRATEGIES)

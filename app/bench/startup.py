@@ -12,9 +12,10 @@ from app.openai_stream import timed_chat
 
 # The start of a line that `tierserve serve` prints when a phase begins -> the phase's name.
 _PHASES = {
+    "Checking the file": "import and check",
     "Preparing the demo model": "prepare model",
     "Starting Ray": "start Ray",
-    "Building the application": "import and build",
+    "Building the application": "build",
     "Starting the engines": "replicas and engines",
     "Ready": "first request",
 }

@@ -1,8 +1,10 @@
 """`tierserve serve [FILE]`: the foreground run behind `make serve`."""
 
+import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 
@@ -10,7 +12,9 @@ import click
 
 from app.local.run import LocalRun
 from app.local.serve_file import load_serve_file
+from app.local.serve_state import Losses, read_deployments
 
+_LOOK_EVERY_S = 1.0
 DEFAULT_FILE = Path(__file__).parents[2] / "serve_configs" / "local.yaml"
 
 
@@ -24,9 +28,19 @@ def command(file: Path, port: int | None) -> None:
     try:
         with LocalRun(load_serve_file(file).on_port(port), _say) as run:
             _say(_welcome(run))
-            stop.wait()
+            _watch(stop)
     except KeyboardInterrupt:
-        sys.exit(130)
+        pass  # ended by Ctrl-C is how a serve ends
+    # Nothing of it is left but this process, and Python would take seconds to put away what vLLM has imported.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _watch(stop: threading.Event) -> None:
+    losses = Losses()
+    while not stop.wait(_LOOK_EVERY_S):
+        for line in losses.changes(read_deployments()):
+            _say(f"{time.strftime('%H:%M:%S')}  {line}")
 
 
 def _on_signals(stop: threading.Event) -> None:

@@ -11,7 +11,7 @@ from app.sim import report
 from app.sim.hardware import GPUS, MODELS, calibrated, speed_of
 from app.sim.mixes import MIXES, mixed
 from app.sim.policies import ALL
-from app.sim.run import SCENARIOS, Experiment, compare, prepare, with_speed, without
+from app.sim.run import SCENARIOS, Experiment, as_measured, compare, prepare, without
 from app.sim.spec import FleetSpec
 from app.sim.workload import Workload, read_trace
 
@@ -65,8 +65,7 @@ def command(
         raise click.UsageError("give either --trace FILE or --mix NAME")
     spec = FleetSpec(replicas, speed_of(gpu, model), per_node, seed=seed)
     if calibrate is not None:
-        measured = calibrated(calibrate, spec.speed)
-        spec = with_speed(spec, measured.speed, measured.l2_bytes_s)
+        spec = as_measured(spec, calibrated(calibrate, spec.speed))
     spec = without(spec, gone)
     chosen = list(policies) or list(ALL)
     name = mix or "chat"

@@ -60,14 +60,20 @@ def read_status(address: str | None) -> dict[str, Any]:
 
 
 def _cache_line(cache: dict[str, Any]) -> str:
-    l1 = cache.get("l1", {"used_bytes": 0, "capacity_bytes": 0})
-    state = "healthy" if cache["healthy"] else f"not healthy ({cache.get('error', 'starting')})"
-    l2 = (
-        ", ".join(f"{one.get('type')} {'ok' if one.get('is_healthy') else 'DOWN'}" for one in cache.get("l2", []))
-        or "off"
-    )
+    state = "healthy" if cache["healthy"] else f"not healthy ({cache.get('error') or 'starting'})"
     return (
         f"cache {cache['key']} on node {cache['node_id'][:8]}: {state}, {len(cache['replicas'])} replicas, "
-        f"{cache['restarts']} restarts, L1 {l1['used_bytes'] / MIB:,.0f} of {l1['capacity_bytes'] / MIB:,.0f} MiB, "
-        f"L2 {l2}"
+        f"{cache['restarts']} restarts, L1 {_l1(cache)}, L2 {_l2(cache)}"
     )
+
+
+def _l1(cache: dict[str, Any]) -> str:
+    """A server that does not answer says of neither tier anything: what they hold is not known, not nothing."""
+    l1 = cache.get("l1")
+    return f"{l1['used_bytes'] / MIB:,.0f} of {l1['capacity_bytes'] / MIB:,.0f} MiB" if l1 else "unreachable"
+
+
+def _l2(cache: dict[str, Any]) -> str:
+    if "l2" not in cache:
+        return "unreachable"
+    return ", ".join(f"{one.get('type')} {'ok' if one.get('is_healthy') else 'DOWN'}" for one in cache["l2"]) or "off"

@@ -1,8 +1,11 @@
 """Can this machine run this file? Asked before minutes are spent, answered in one line that names the remedy."""
 
+import math
+import os
 import platform
+import re
 import shutil
-import socket
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +34,8 @@ class Machine:
     available_bytes: int
     shm_free_bytes: int
     home_free_bytes: int
+    cpus: int
+    gpus: int | None  # None: not known
 
     @classmethod
     def read(cls) -> "Machine":
@@ -41,6 +46,8 @@ class Machine:
             available_bytes=psutil.virtual_memory().available,
             shm_free_bytes=_free_bytes(Path("/dev/shm")),
             home_free_bytes=_free_bytes(home()),
+            cpus=os.cpu_count() or 1,
+            gpus=_gpus(),
         )
 
 
@@ -50,6 +57,13 @@ def _cpu_flags() -> frozenset[str]:
             if line.startswith("flags"):
                 return frozenset(line.partition(":")[2].split())
     return frozenset()
+
+
+def _gpus(dev: Path = Path("/dev")) -> int | None:
+    """NVIDIA's devices; under WSL they do not show one by one."""
+    if (dev / "dxg").exists():
+        return None
+    return sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in dev.glob("nvidia*"))
 
 
 def _free_bytes(path: Path) -> int:
@@ -108,14 +122,31 @@ def check_machine(settings: Settings, machine: Machine) -> None:
         )
 
 
-def check_port(host: str, port: int) -> None:
-    """Raises MachineError if `port` cannot be listened on."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise MachineError(
-                f"port {port} on {host} cannot be used ({error.strerror}): "
-                f"choose another, e.g. `make serve PORT={port + 1}`"
-            ) from None
+def check_resources(applications: Iterable[Settings], machine: Machine) -> None:
+    """Raises MachineError if Ray could never place all replicas on this machine: it would wait for ever."""
+    every = list(applications)
+    models = [model for settings in every for model in settings.models]
+    gpus = sum(_replicas_at_start(model) * _width(model) for model in models if not model.on_cpu)
+    if machine.gpus is not None and gpus > machine.gpus:
+        have = f"has {machine.gpus}" if machine.gpus else "has none"
+        raise MachineError(
+            f"this file needs {gpus} GPU{'s' if gpus > 1 else ''}, this machine {have}: lower `replicas` or"
+            " `tensor_parallel_size`, set `accelerator: cpu`, or deploy it to a cluster (serve deploy)"
+        )
+    cpus = sum(_replicas_at_start(model) * model.num_cpus for model in models if model.on_cpu)
+    cpus += sum(settings.ingress.replicas * settings.ingress.num_cpus for settings in every)
+    if cpus > machine.cpus:
+        raise MachineError(
+            f"this file reserves {cpus:g} CPUs, this machine has {machine.cpus}: lower `num_cpus` (0.5 does for a"
+            " replica: it reserves, it does not limit), `replicas` or `ingress.num_cpus`"
+        )
+
+
+def _replicas_at_start(model: ModelSettings) -> int:
+    return model.autoscaling.min_replicas if model.autoscaling else model.replicas or 1
+
+
+def _width(model: ModelSettings) -> int:
+    """GPUs of one replica. What is no number is the engine arguments' check to refuse."""
+    sizes = (model.engine.get(f"{kind}_parallel_size", 1) for kind in ("tensor", "pipeline"))
+    return math.prod(size for size in sizes if isinstance(size, int))

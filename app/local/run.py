@@ -4,24 +4,28 @@ import io
 import logging
 import os
 import shutil
+import signal
 import tempfile
 import threading
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from types import TracebackType
 
 from app import demo_model
 from app.errors import ServingError
 from app.local.leftovers import descendants, end, remove_segments, segments_of
-from app.local.machine import OBJECT_STORE_BYTES, Machine, check_machine, check_port
-from app.local.paths import check_paths
+from app.local.machine import OBJECT_STORE_BYTES
+from app.local.port import TEMP_PREFIX, check_port
+from app.local.preflight import check_file, check_here
 from app.local.progress import deployment_progress
-from app.local.quiet import quiet_ray, quiet_vllm
+from app.local.quiet import quiet_ray, quiet_raylet, quiet_vllm
 from app.local.record import RunRecord
 from app.local.serve_file import ServeFile
+from app.local.serve_schema import unread_here
+from app.local.serve_state import StartCrashes
+from app.settings import home
 
-_TEMP_PREFIX = "tierserve-"
 Say = Callable[[str], None]
 
 
@@ -43,21 +47,24 @@ class LocalRun:
         return f"http://{self.file.host}:{self.file.port}"
 
     def __enter__(self) -> "LocalRun":
-        check_port(self.file.host, self.file.port)
-        machine = Machine.read()
-        for entry in self.file.applications:
-            check_machine(entry.settings, machine)
-            check_paths(entry.settings)
+        check_port(self.file.host, self.file.port, self._say)
+        check_here(self.file)
+        self._say("Checking the file (importing vLLM) ...")
+        check_file(self.file)
+        for path in unread_here(self.file):
+            self._say(f"  {path} is not read here: it is for `serve deploy`")
         sweep_stale()
         try:
             self._start()
         except BaseException:
-            self._say("Stopping ...")
-            self._stop()
+            self._end()
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._end()
+
+    def _end(self) -> None:
         self._say("Stopping ...")
         self._stop()
         self._say("Stopped. The L2 pool and the prepared model stay for the next start.")
@@ -69,25 +76,35 @@ class LocalRun:
             demo_model.demo_model()
         self._say("Starting Ray ...")
         self._start_ray()
-        self._say("Building the application (importing vLLM) ...")
+        self._say("Building the application ...")
         self._deploy()
 
     def _start_ray(self) -> None:
         if not any(entry.settings.usage_stats for entry in self.file.applications):
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
+        from ray._private import auto_init_hook
 
-        self._temp = Path(tempfile.mkdtemp(prefix=f"{_TEMP_PREFIX}{os.getpid()}-"))
+        from app.tiers import node_host
+
+        self._temp = Path(tempfile.mkdtemp(prefix=f"{TEMP_PREFIX}{os.getpid()}-"))
+        # Serve would start each replica three times; what ends an engine at its start ends it each time.
+        os.environ.setdefault("RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT", "1")
         # What engines put into /tmp (vLLM's sockets, a file per engine) goes with this run.
         os.environ["TMPDIR"] = str(self._temp)
-        context = ray.init(
-            address="local",
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            object_store_memory=OBJECT_STORE_BYTES,
-            _temp_dir=str(self._temp),
-        )
+        os.environ[node_host.VARIABLE] = "127.0.0.1"
+        # The thread that deploys calls Ray while it is being shut down: without this it would start another one.
+        auto_init_hook.enable_auto_connect = False  # private name of ray 2.60.0
+        quiet_raylet()
+        with _own_sigterm():
+            context = ray.init(
+                address="local",
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                object_store_memory=OBJECT_STORE_BYTES,
+                _temp_dir=str(self._temp),
+            )
         models = tuple(model.id for entry in self.file.applications for model in entry.settings.models)
         names = ",".join(entry.name for entry in self.file.applications)
         self._note = RunRecord(os.getpid(), names, context.address_info["gcs_address"], self.url, models).write()
@@ -103,9 +120,20 @@ class LocalRun:
         applications = [(entry.name, entry.route_prefix, build(entry.args)) for entry in self.file.applications]
         self._say("Starting the engines ...")
         running = _Deploying(lambda: [serve.run(app, name=n, route_prefix=r) for n, r, app in applications])
-        deployment_progress(running.is_done, self._say, self._logs())
+        crashes = StartCrashes(self._logs())
+        deployment_progress(running.is_done, self._say, self._logs(), crashes.new)
         if running.error is not None:
-            raise ServingError(f"the application did not become ready: {running.error}") from running.error
+            why = crashes.failed() or str(running.error)
+            raise ServingError(
+                f"the application did not become ready: {why}\n  The logs of this start: {self._keep_logs()}"
+            ) from running.error
+
+    def _keep_logs(self) -> Path:
+        kept = home() / "failed-start"
+        shutil.rmtree(kept, ignore_errors=True)
+        with suppress(shutil.Error, OSError):  # some of it may be vanishing
+            shutil.copytree(self._logs(), kept)
+        return kept
 
     def _logs(self) -> Path:
         assert self._temp is not None
@@ -127,6 +155,16 @@ class LocalRun:
             self._note.unlink(missing_ok=True)
         if self._temp is not None:
             shutil.rmtree(self._temp, ignore_errors=True)
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep the program's handler of SIGTERM. Ray sets its own when it starts, which prints a trace of its native code,
+    and exits anew at each further signal, in the middle of taking everything down."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if callable(before):
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Deploying(threading.Thread):
@@ -168,7 +206,7 @@ def sweep_stale() -> None:
     from app.tiers.cache_server import sweep_segments
 
     sweep_segments()
-    for path in Path(tempfile.gettempdir()).glob(f"{_TEMP_PREFIX}*-*"):
-        owner = path.name.removeprefix(_TEMP_PREFIX).split("-")[0]
+    for path in Path(tempfile.gettempdir()).glob(f"{TEMP_PREFIX}*-*"):
+        owner = path.name.removeprefix(TEMP_PREFIX).split("-")[0]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():
             shutil.rmtree(path, ignore_errors=True)

@@ -1,7 +1,7 @@
 """A `serve deploy` file, read the way Ray reads it, with our settings checked. Pure: no ray import."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class ServeFile:
     host: str
     port: int
     applications: tuple[AppEntry, ...]
+    document: Mapping[str, Any] = field(repr=False)  # as it was read; app.local.serve_schema looks at the rest of it
 
     def on_port(self, port: int | None) -> "ServeFile":
         return self if port is None else replace(self, port=port)
@@ -46,7 +47,7 @@ def load_serve_file(path: Path) -> ServeFile:
         raise SettingsError(f"{path}: `applications:` must be a list; see serve_configs/local.yaml")
     host, port = _http(path, document.get("http_options") or {})
     entries = tuple(_entry(path, entry) for entry in document["applications"])
-    return ServeFile(path, host, port, entries)
+    return ServeFile(path, host, port, entries, document)
 
 
 def _http(path: Path, options: Any) -> tuple[str, int]:
@@ -72,4 +73,7 @@ def _entry(path: Path, entry: Any) -> AppEntry:
     except SettingsError as error:
         lines = "\n".join(f"{path}, application {name}: {line}" for line in str(error).splitlines())
         raise SettingsError(lines) from None
-    return AppEntry(name, entry.get("route_prefix") or "/", settings, args)
+    prefix = entry.get("route_prefix") or "/"
+    if not isinstance(prefix, str) or not prefix.startswith("/") or (prefix != "/" and prefix.endswith("/")):
+        raise SettingsError(f"{path}, application {name}: route_prefix must be / or like /name, not {prefix!r}")
+    return AppEntry(name, prefix, settings, args)

@@ -1,24 +1,29 @@
 """Send a request where its first token will come soonest, by what the tiers really hold.
 
-    seconds(r) = wait(r) + service(r),   service(r) = load(L1 of r's node) + load(L2) + prefill(what no tier holds)
-    score(r)   = wait(r) + crowding(r) + best + discount * (service(r) - best),   best = least service of any replica
+    service(r) = load(L1 of r's node) + load(L2) + prefill(what no tier holds)
+    score(r)   = busy(r) + best + charged(r) * (service(r) - best),      best = least service of any replica
 
 L0 is what r's own events say, plus what requests in flight to r are about to put there; L1 what its node holds
 behind that; L2 what the pool holds behind both. Speeds come from app.cost. The smallest score wins.
 
-The score is the seconds to this request's first token, except for two things. Crowding (`_crowding_s`) is what the
-answers that go on there will cost, in blocks held and in conversations that come back. The discount is prefix_aware's:
-1 for what is little used. Loading or computing a hot prefix on one more replica is an investment that later requests
-share, and without the discount each request would greedily take the one warm replica while others idle.
+The score is the seconds to this request's first token, except for two things. Busy is the wait and, with it, what the
+answers that go on there will cost, in blocks held (`LoadBook.weight`) and in conversations that come back. Charged is
+prefix_aware's discount, on average over what r lacks: 1 for what is little used. Loading or computing a hot prefix on
+one more replica is an investment that later requests share, and without the discount each request would greedily take
+the one warm replica while others idle.
+
+Replicas that hold the same are a group with one price, and of a group only the least busy can be best: so a fleet is
+ranked by groups and not replica by replica.
 
 When a replica's events are not followed, the prefix tree's guess stands in for its L0, and the ranking says so.
 """
 
-import heapq
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from app.cost import Cost, CostModel
+from app.kv_salt import kv_salt
+from app.routing.flights import Flights
 from app.routing.kv_index import EngineIndex
 from app.routing.kv_keys import block_keys, chunk_keys, pack, scope_seed
 from app.routing.load import LoadBook
@@ -30,17 +35,19 @@ from app.routing.tier_index import Scope, TierIndex
 
 _FLIGHT_TOKENS = 64
 """Granularity at which prompts in flight are compared."""
-_FLIGHTS = 256
-"""Prompts in flight remembered per replica, the newest: one whose end we never hear of leaves this way."""
-_HOLD_WEIGHT = 0.15
-"""Seconds charged per second of prefill that the prompts in flight took, where they fill the engine."""
-_NOBODY: OrderedDict[str, list[int]] = OrderedDict()
+_LEVELS = 8
+"""Lengths of runs that are told apart once a prompt is held to many different lengths."""
+_RUNNING_TOKENS = 16
+"""What a running request costs the next one, in tokens of prefill: one more row in each step."""
+_RECENT_WEIGHT = 0.02
 _PIECE_TOKENS = 64
 """About what a piece of prefix_aware is. Load is counted in tokens here, so its weights are scaled by this."""
 
 
 class KvAware:
-    """O(blocks of the longest hit + replicas). The indexes are fed from outside: `l0`, `l1`, `l2`; so is `cost`."""
+    """O(blocks of the longest hit + groups), and there are at most a few hundred of those, however large the fleet. The
+    indexes are fed from outside: `l0`, `l1`, `l2`; so is `cost`.
+    """
 
     name = "kv_aware"
 
@@ -61,7 +68,7 @@ class KvAware:
         self.l2 = TierIndex(max_blocks)
         self.cost = CostModel()
         self.check = SelfCheck()
-        load.request_units *= _PIECE_TOKENS
+        load.request_units = _RUNNING_TOKENS
         self._fallback = PrefixAware(
             roster,
             load,
@@ -77,9 +84,8 @@ class KvAware:
         self._chunk_tokens = chunk_tokens
         self._base_models = frozenset(base_models)
         self._nodes: dict[int, str] = {}
-        self._flights: dict[int, OrderedDict[str, list[int]]] = {}
-        self._holding: dict[int, int] = {}
-        self._most_held = 1
+        self._on_node: dict[str, int] = {}
+        self._flights = Flights()
         self._degraded = 0
 
     def rank(self, request: Request, candidates: int) -> Ranking:
@@ -88,51 +94,24 @@ class KvAware:
         if request.tokens is None or not known:
             lacking = "no token ids for this request" if request.tokens is None else "no KV events from any replica"
             return self._fall_back(request, candidates, lacking)
-        packed = pack(request.tokens)
-        held = self._held(request, packed, candidates, known)
-        on_node, reach = self._on_nodes(request, packed)
-        total, chunk = len(request.tokens), self._chunk_tokens
-        priced: list[_Priced] = []
-        # Most replicas hold alike, so few services are priced; what is left per replica is its queue.
-        services: dict[tuple[int, int, int], Cost] = {}
-        for slot in slots_of(candidates):
-            l0 = min(held.get(slot, 0), total)
-            run = on_node.get(self._nodes.get(slot, ""), 0)
-            # Behind its own node's run, or behind L0 if that is longer, what the pool has follows on.
-            pool = reach[max(run, l0 // chunk)] if reach else run
-            l1 = max(0, min(run * chunk, total) - l0)
-            l2 = max(0, min(pool * chunk, total) - l0 - l1)
-            service = services.get((l0, l1, l2))
-            if service is None:
-                # An engine computes at least the last token, whatever it holds.
-                computed = max(1, total - l0 - l1 - l2)
-                service = services[l0, l1, l2] = self.cost.first_token(computed, l1, l2)
-            priced.append((slot, self._wait_s(slot), service, l0, l1, l2))
-        choices = self._choices(priced, self._fallback.investment(request))
+        groups = self._groups(request, pack(request.tokens), candidates, known)
+        charges = self._fallback.charges(request)
+        best = self._best(groups, charges)
         missing = (candidates ^ known).bit_count()
-        count = candidates.bit_count()
-        why = f"no KV events from {missing} of {count} replicas" if missing else None
+        why = f"no KV events from {missing} of {candidates.bit_count()} replicas" if missing else None
         self._degraded += bool(missing)
-        work = 0
-        if choices:
-            work = self.cost.tokens_in((choices[0].prefill_s or 0.0) + (choices[0].load_s or 0.0))
-        return Ranking(self.name, choices, why, work)
+        service = best[0].group.service
+        work = self.cost.tokens_in(service.prefill_s + service.load_s)
+        held = int(len(request.tokens) * _charged(charges, 0, len(request.tokens)))
+        return Ranking(self.name, tuple(map(self._choice, best)), why, work, held)
 
     def on_routed(self, request: Request, slot: int) -> None:
         self._fallback.on_routed(request, slot)
         if request.tokens is None:
             return
-        adapter = self._adapter(request)
-        keys = block_keys(
-            pack(request.tokens), scope_seed(adapter, request.prompt.salt, _FLIGHT_TOKENS), _FLIGHT_TOKENS
-        )
-        flights = self._flights.setdefault(slot, OrderedDict())
-        self._land(slot, request.id)
-        flights[request.id] = keys
-        self._holding[slot] = self._holding.get(slot, 0) + len(keys)
-        self._most_held = max(self._most_held, self._holding[slot])
-        if len(flights) > _FLIGHTS:
-            self._land(slot, next(iter(flights)))
+        seed = scope_seed(self._adapter(request), request.prompt.salt, _FLIGHT_TOKENS)
+        self._flights.start(slot, request.id, block_keys(pack(request.tokens), seed, _FLIGHT_TOKENS))
+        self._load.room = self.l0.most_tokens
 
     def on_completed(self, request: Request, slot: int, report: CacheReport | None) -> None:
         self._fallback.on_completed(request, slot, report)
@@ -140,7 +119,7 @@ class KvAware:
 
     def on_ended(self, request: Request, slot: int) -> None:
         """The request is no longer in flight: from now on only events say what it left behind."""
-        self._land(slot, request.id)
+        self._flights.land(slot, request.id)
 
     def on_checked(self, request: Request, choice: Choice, report: CacheReport) -> None:
         """Compare what was expected of the replica that served with what it reported."""
@@ -150,14 +129,17 @@ class KvAware:
     def on_replica_added(self, slot: int, replica: Replica) -> None:
         self._fallback.on_replica_added(slot, replica)
         self._nodes[slot] = replica.node
+        self._on_node[replica.node] = self._on_node.get(replica.node, 0) | 1 << slot
 
     def on_replica_removed(self, slot: int) -> None:
         """Its L0 is gone; its node's L1 stays, because that is the cache server's, which has its own owner in `l1`."""
         self._fallback.on_replica_removed(slot)
         self.l0.drop(slot)
-        self._nodes.pop(slot, None)
-        self._flights.pop(slot, None)
-        self._holding.pop(slot, None)
+        self._flights.drop(slot)
+        node = self._nodes.pop(slot)
+        self._on_node[node] ^= 1 << slot
+        if not self._on_node[node]:
+            del self._on_node[node]
 
     def status(self) -> dict[str, float]:
         return {
@@ -175,84 +157,112 @@ class KvAware:
         for index in (self.l0, self.l1, self.l2):
             index.check_integrity()
         self.cost.check_integrity()
-        for slot, flights in self._flights.items():
-            total = sum(map(len, flights.values()))
-            assert self._holding[slot] == total, f"slot {slot}: {self._holding[slot]} pieces counted, {total} in flight"
-        for slot in (*self._nodes, *self._flights, *self._holding):
+        self._flights.check_integrity()
+        for slot in (*self._nodes, *self._flights.slots):
             assert self._roster.live >> slot & 1, f"something is kept for slot {slot}, which is not live"
+        expected: dict[str, int] = {}
+        for slot, node in self._nodes.items():
+            expected[node] = expected.get(node, 0) | 1 << slot
+        assert expected == self._on_node, "nodes and their replicas disagree"
 
     # --- inside -----------------------------------------------------------------------------------------------------
-
-    def _land(self, slot: int, request: str) -> None:
-        keys = self._flights.get(slot, _NOBODY).pop(request, None)
-        if keys is not None:
-            self._holding[slot] -= len(keys)
 
     def _fall_back(self, request: Request, candidates: int, why: str) -> Ranking:
         self._degraded += 1
         ranking = self._fallback.rank(request, candidates)
-        return Ranking(self.name, ranking.choices, why, ranking.prefill_units * _PIECE_TOKENS)
+        work, whole = ranking.prefill_units * _PIECE_TOKENS, ranking.held_units * _PIECE_TOKENS
+        return Ranking(self.name, ranking.choices, why, work, whole)
 
-    def _choices(self, priced: "list[_Priced]", discount: float) -> tuple[Choice, ...]:
-        """The best few by score, ties shuffled."""
-        least = min((service.total_s for _, _, service, *_ in priced), default=0.0)
-        scored = [
-            (one[1] + self._crowding_s(one[0]) + least + discount * (one[2].total_s - least), self._random(), one)
-            for one in priced
-        ]
-        return tuple(self._choice(score, one) for score, _, one in heapq.nsmallest(RANKS, scored, _by_score))
+    def _best(self, groups: "list[_Group]", charges: list[tuple[float, float]]) -> "list[_Scored]":
+        """The best few by score. Of each group only the least busy can be among them, and no group whose service alone
+        costs more than the worst of the few found so far.
+        """
+        least = min(group.service.total_s for group in groups)
+        floors = [least + _charged(charges, group.l0) * (group.service.total_s - least) for group in groups]
+        best: list[_Scored] = []
+        for floor, group in sorted(zip(floors, groups, strict=True), key=_floor):
+            if len(best) == RANKS and floor >= best[-1].score:
+                break
+            slots = self._load.least(group.replicas, RANKS, self._random)
+            best += [_Scored(floor + self._busy_s(slot), self._random(), slot, group) for slot in slots]
+            best.sort(key=_by_score)
+            del best[RANKS:]
+        return best
 
-    def _choice(self, score: float, priced: "_Priced") -> Choice:
-        slot, wait_s, service, l0, l1, l2 = priced
+    def _choice(self, one: "_Scored") -> Choice:
+        slot, (_, service, l0, l1, l2) = one.slot, one.group
         reason = "l0" if l0 else "l1" if l1 else "l2" if l2 else "load"
         name, requests = self._roster.name(slot), self._load.requests(slot)
-        return Choice(name, reason, score, l0, l1, l2, requests, wait_s, service.prefill_s, service.load_s)
+        wait_s = self.cost.wait_s(self._load.units(slot))
+        return Choice(name, reason, one.score, l0, l1, l2, requests, wait_s, service.prefill_s, service.load_s)
 
-    def _wait_s(self, slot: int) -> float:
-        load = self._load
-        requests = load.requests(slot)
-        return self.cost.wait_s(max(0, load.units(slot) - load.request_units * requests), requests)
-
-    def _crowding_s(self, slot: int) -> float:
-        """Prompts in flight hold KV until their answers end, and an engine whose blocks are all held admits nobody,
-        however little it has to prefill. How much it has room for nobody says; the most that any replica was seen
-        with stands in for it, and what is far below costs nearly nothing. And between idle replicas, conversations
-        go where fewer began.
+    def _busy_s(self, slot: int) -> float:
+        """Waiting, crowding, and what the replica was given lately: between idle ones, conversations go where fewer
+        began.
         """
-        holding = self._holding.get(slot, 0)
-        full = holding / self._most_held
-        tokens = _HOLD_WEIGHT * full * full * _FLIGHT_TOKENS * holding + RECENT_WEIGHT * self._load.recent(slot)
-        return self.cost.wait_s(int(2 * tokens), 0)
+        return self.cost.wait_s(self._load.weight(slot) + int(_RECENT_WEIGHT * self._load.recent(slot)))
 
-    def _held(self, request: Request, packed: bytes, candidates: int, known: int) -> dict[int, int]:
-        """L0 tokens per slot: by events, else by the tree's guess; and at least what is in flight there."""
+    # --- who holds what ---------------------------------------------------------------------------------------------
+
+    def _groups(self, request: Request, packed: bytes, candidates: int, known: int) -> "list[_Group]":
+        """The candidates by what they hold, so that each kind of service is priced once, however many offer it."""
+        total, chunk = len(request.tokens or ()), self._chunk_tokens
+        nodes, reach = self._on_nodes(request, packed)
+        groups: list[_Group] = []
+
+        def add(replicas: int, l0: int, run: int) -> None:
+            # Behind its own node's run, or behind L0 if that is longer, what the pool has follows on.
+            pool = reach[max(run, l0 // chunk)] if reach else run
+            l1 = max(0, min(run * chunk, total) - l0)
+            l2 = max(0, min(pool * chunk, total) - l0 - l1)
+            # An engine computes at least the last token, whatever it holds.
+            computed = max(1, total - l0 - l1 - l2)
+            groups.append(_Group(replicas, self.cost.first_token(computed, l1, l2), l0, l1, l2))
+
+        for tokens, replicas in self._held(request, packed, candidates, known):
+            l0 = min(tokens, total)
+            for run, there in nodes:
+                if run * chunk <= l0:
+                    break
+                if here := replicas & there:
+                    add(here, l0, run)
+                    replicas ^= here
+            if replicas:
+                add(replicas, l0, 0)
+        return groups
+
+    def _held(self, request: Request, packed: bytes, candidates: int, known: int) -> list[tuple[int, int]]:
+        """(L0 tokens, replicas that hold so many), each candidate once: by events, else by the tree's guess; and at
+        least what is in flight there.
+        """
         adapter, salt = self._adapter(request), request.prompt.salt
-        held: dict[int, int] = {}
-        for run in self.l0.match(packed, adapter, salt, known):
-            for slot in slots_of(run.replicas):
-                held.setdefault(slot, run.tokens)
-        unknown = candidates ^ known
-        if unknown:
-            held |= self._fallback.guess(request, unknown)
-        if any(self._flights.get(slot) for slot in slots_of(candidates)):
+        runs = [(run.tokens, run.replicas) for run in self.l0.match(packed, adapter, salt, known)]
+        if candidates ^ known:
+            guessed = self._fallback.guess(request, candidates ^ known)
+            runs += [(tokens, 1 << slot) for slot, tokens in guessed.items()]
+        if self._flights:
             mine = block_keys(packed, scope_seed(adapter, salt, _FLIGHT_TOKENS), _FLIGHT_TOKENS)
-            for slot, flights in self._flights.items():
-                at = held.get(slot, 0) // _FLIGHT_TOKENS
-                if not flights or at >= len(mine) or not candidates >> slot & 1:
-                    continue
-                # One that agrees no further than what is held already differs there: one look instead of ten.
-                deeper = [keys for keys in flights.values() if len(keys) > at and keys[at] == mine[at]]
-                if deeper:
-                    held[slot] = max(_agreement(mine, keys) for keys in deeper) * _FLIGHT_TOKENS
-        return held
+            runs += [(pieces * _FLIGHT_TOKENS, slots) for pieces, slots in self._flights.runs(mine, candidates)]
+        return _few(_disjoint(runs, candidates))
 
-    def _on_nodes(self, request: Request, packed: bytes) -> tuple[dict[str, int], list[int]]:
-        """Chunks that each node holds from the start, and how far the pool reaches from each chunk on."""
+    def _on_nodes(self, request: Request, packed: bytes) -> tuple[list[tuple[int, int]], list[int]]:
+        """(chunks from the start, replicas whose nodes hold so many), longest first; and how far the pool reaches from
+        each chunk on.
+        """
         if not self.l1.owners and not self.l2.owners:
-            return {}, []
+            return [], []
         chunks = chunk_keys(packed, self._chunk_tokens)
-        scope = Scope(request.prompt.model, request.prompt.salt)
-        return self.l1.runs(scope, chunks), self.l2.reach(scope, chunks) if self.l2.owners else []
+        # The servers' names leave out the model: a core routes to one.
+        scope = Scope("", kv_salt(request.prompt.salt, self._adapter(request)))
+        runs = [(run, self._beside(owners)) for run, owners in reversed(self.l1.groups(scope, chunks))]
+        return _few(runs), self.l2.reach(scope, chunks) if self.l2.owners else []
+
+    def _beside(self, owners: int) -> int:
+        """The replicas on these nodes."""
+        found = 0
+        for bit in slots_of(owners):
+            found |= self._on_node.get(self.l1.owner(bit), 0)
+        return found
 
     def _adapter(self, request: Request) -> str:
         """The engine's LoRA name. Ray Serve LLM names an adapter's model `base:adapter`, and so does its engine."""
@@ -262,23 +272,66 @@ class KvAware:
         return model if ":" in model else ""
 
 
-_Priced = tuple[int, float, Cost, int, int, int]
-"""Slot, seconds of waiting, loads and prefill, and the tokens it has in L0, L1 and L2."""
+class _Group(NamedTuple):
+    """Replicas at which a request would cost the same if nobody waited there."""
+
+    replicas: int
+    service: Cost
+    l0: int
+    l1: int
+    l2: int
 
 
-def _by_score(entry: tuple[float, float, _Priced]) -> tuple[float, float]:
-    return entry[:2]
+class _Scored(NamedTuple):
+    score: float
+    tie: float
+    slot: int
+    group: _Group
 
 
-def _agreement(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many leading names two chained sequences share: by bisection, since agreement is monotone."""
-    low, high = 0, min(len(one), len(other))
-    if not high or one[0] != other[0]:
-        return 0
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[middle - 1] == other[middle - 1]:
-            low = middle
+def _charged(charges: list[tuple[float, float]], held: int, until: int = 0) -> float:
+    """What share of getting the known steps behind `held` tokens is charged, on average over their tokens, and over
+    those up to `until` that nobody knows, which are charged in full.
+    """
+    start, whole, charged = float(held), 0.0, 0.0
+    for end, share in (*charges, (float(until), 1.0)):
+        if end > start:
+            whole += end - start
+            charged += share * (end - start)
+            start = end
+    return charged / whole if whole else 1.0
+
+
+def _floor(entry: tuple[float, _Group]) -> float:
+    return entry[0]
+
+
+def _by_score(one: _Scored) -> tuple[float, float]:
+    return one[:2]
+
+
+def _disjoint(runs: list[tuple[int, int]], everyone: int) -> list[tuple[int, int]]:
+    """The same with each replica only at the most it has, the longest first; those without any at 0."""
+    found: list[tuple[int, int]] = []
+    for tokens, replicas in sorted(runs, key=lambda run: -run[0]):
+        if here := replicas & everyone:
+            found.append((tokens, here))
+            everyone ^= here
+    return [*found, (0, everyone)] if everyone else found
+
+
+def _few(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """At most 2 * `_LEVELS` + 1 of them, longest first: the longest as they are, and of the others those less than a
+    part in `_LEVELS` of the longest apart as one, at what all of them have.
+    """
+    if len(runs) <= 2 * _LEVELS:
+        return runs
+    few, width = runs[:_LEVELS], runs[0][0] / _LEVELS
+    level = -1
+    for tokens, replicas in runs[_LEVELS:]:
+        if int(tokens / width) == level:
+            few[-1] = (tokens, few[-1][1] | replicas)
         else:
-            high = middle - 1
-    return low
+            few.append((tokens, replicas))
+            level = int(tokens / width)
+    return few

@@ -42,7 +42,12 @@ class EngineIndex:
         self._holders: dict[int, int] = {}
         self._engines: dict[int, _Engine] = {}
         self._sizes: set[int] = set()
+        self._followed = 0
         self.blocks = 0
+        self.most_tokens = 0
+        """The most that any one engine was ever said to hold: engines keep what they have until they are full, so this
+        soon is what an engine has room for.
+        """
         self.orphans = 0
         """Blocks whose parent was never announced to us: their scope is unknown, so they are left out."""
         self.refused = 0
@@ -71,6 +76,7 @@ class EngineIndex:
     def drop(self, slot: int) -> None:
         """The replica is gone. O(its blocks): about 5 ms for 20,000."""
         engine = self._engines.pop(slot, None)
+        self._followed &= ~(1 << slot)
         if engine is not None:
             self._clear(slot, engine)
 
@@ -78,9 +84,7 @@ class EngineIndex:
 
     def known(self, candidates: int) -> int:
         """The replicas among `candidates` whose events we follow: for the others, nothing known means nothing."""
-        return sum(
-            1 << slot for slot, engine in self._engines.items() if engine.stream.started and candidates >> slot & 1
-        )
+        return self._followed & candidates
 
     def match(self, packed: bytes, adapter: str, salt: str, candidates: int) -> list[Run]:
         """For each replica that holds a beginning of this prompt, how much of it, contiguous from the start; longest
@@ -111,6 +115,8 @@ class EngineIndex:
     def check_integrity(self) -> None:
         """Raises AssertionError unless masks say exactly what the engines' tables say."""
         expected: dict[int, int] = {}
+        followed = sum(1 << slot for slot, engine in self._engines.items() if engine.stream.started)
+        assert followed == self._followed, f"engines {followed:b} are followed, not {self._followed:b}"
         for slot, engine in self._engines.items():
             engine.stream.check_integrity()
             for name in engine.names.values():
@@ -139,6 +145,8 @@ class EngineIndex:
         return runs
 
     def _do(self, slot: int, engine: _Engine, step: "Step[Batch | None]") -> int | None:
+        if engine.stream.started:
+            self._followed |= 1 << slot
         if step.clear:
             self._clear(slot, engine)
         for batch in step.apply:
@@ -190,6 +198,7 @@ class EngineIndex:
             engine.names[block] = name
             self._holders[name] = self._holders.get(name, 0) | 1 << slot
             self.blocks += 1
+        self.most_tokens = max(self.most_tokens, len(engine.names) * size)
 
     def _remove(self, slot: int, engine: _Engine, hashes: list[Hash]) -> None:
         for block in hashes:

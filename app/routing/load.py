@@ -8,6 +8,9 @@ ends exactly once, and a replica that goes takes its leases along. The states of
                            |                     |
                            +-- cancelled, timed out, replica gone: (none), its units given back
 
+What a request still has to compute ends with its first token (`units`); the KV blocks that its prompt takes do not
+(crowding, in `weight`): an engine whose blocks are all held admits nobody, even if it has nothing left to prefill.
+
 Units are whole numbers (pieces of prompt still to prefill, plus a constant per running request), so that zero means
 zero.
 """
@@ -28,9 +31,13 @@ long.
 FOREIGN_S = 10.0
 """What a replica said about its queue is believed this long: Serve's own queue length cache uses the same."""
 
-
 RECENT_S = 60.0
 """Half-life of `recent`: about the pause between a conversation's turns, which is what it anticipates."""
+CROWD_WEIGHT = 0.3
+"""Units charged per unit of the prompts in flight where they just fill the engine."""
+_OVERFULL = 2.0
+_ROOM = 1024
+"""Units that an engine surely has room for: pieces of 64 tokens, and no more than a third of one mid-range GPU."""
 
 
 class Busy(msgspec.Struct, frozen=True):
@@ -48,6 +55,7 @@ class _Lease:
     slot: int
     units: int
     prefill: int
+    holds: int
     running: bool = False
 
 
@@ -62,6 +70,11 @@ class LoadBook:
     def __init__(self, clock: Callable[[], float], request_units: int = 4) -> None:
         self._clock = clock
         self.request_units = request_units
+        self.room = 0
+        """Units of prompts that an engine has KV blocks for, if somebody knows. Else it is taken to be the most that
+        was ever in flight on one, and `_ROOM` at least.
+        """
+        self._most_held = _ROOM
         self._tentative: dict[str, _Lease] = {}
         self._running: dict[tuple[str, int], list[_Lease]] = {}
         self._deadlines: deque[tuple[float, _Lease]] = deque()
@@ -70,6 +83,8 @@ class LoadBook:
         # Work given to each replica lately: (amount, when), halved every RECENT_S. An average, not a count: nothing
         # is owed back.
         self._recent: dict[int, tuple[float, float]] = {}
+        self._holds: dict[int, int] = {}
+        self._crowd: dict[int, int] = {}
         self._foreign: dict[int, int] = {}
         self._foreign_requests: dict[int, int] = {}
         self.total_requests = 0
@@ -86,6 +101,7 @@ class LoadBook:
     def add_replica(self, slot: int) -> None:
         if slot not in self._class_of:
             self._requests[slot] = self._own[slot] = self._foreign[slot] = self._foreign_requests[slot] = 0
+            self._holds[slot] = self._crowd[slot] = 0
             self._place(slot)
 
     def drop_replica(self, slot: int) -> None:
@@ -98,21 +114,24 @@ class LoadBook:
             del self._running[key]
         self.total_requests -= self.requests(slot)
         self._recent.pop(slot, None)
-        for table in (self._requests, self._own, self._foreign, self._foreign_requests, self._foreign_until):
+        for table in (self._requests, self._own, self._holds, self._crowd):
             table.pop(slot, None)
+        for table in (self._foreign, self._foreign_requests):
+            table.pop(slot, None)
+        self._foreign_until.pop(slot, None)
         klass = self._class_of.pop(slot)
         self._unfile(slot, klass)
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def assign(self, request: str, slot: int, prefill_units: int) -> None:
+    def assign(self, request: str, slot: int, prefill_units: int, held_units: int = 0) -> None:
         """The request will probably go to `slot`: counts at once. A second choice for the same request replaces the
-        first.
+        first. `held_units` is how much more of its KV takes room until it ends, computed or not.
         """
         self._end(self._tentative.pop(request, None))
         if slot not in self._class_of:
             return
-        lease = _Lease(request, slot, self.request_units + prefill_units, prefill_units)
+        lease = _Lease(request, slot, self.request_units + prefill_units, prefill_units, held_units)
         self._tentative[request] = lease
         now = self._clock()
         self._recent[slot] = (self._decayed(slot, now) + lease.units, now)
@@ -131,7 +150,7 @@ class LoadBook:
             self._end(lease)
             if slot is None or slot not in self._class_of:
                 return
-            lease = _Lease(request, slot, lease.units, lease.prefill)
+            lease = _Lease(request, slot, lease.units, lease.prefill, lease.holds)
             self._deadlines.append((self._clock() + TENTATIVE_S, lease))
             self._begin(lease)
         self._running.setdefault((request, slot), []).append(lease)
@@ -198,6 +217,12 @@ class LoadBook:
     def units(self, slot: int) -> int:
         return self._own.get(slot, 0) + self._foreign.get(slot, 0)
 
+    def weight(self, slot: int) -> int:
+        """What replicas are ordered by: their units and their crowding, which is nearly nothing far below an engine's
+        room. Crowding is as of the last change of what is in flight there.
+        """
+        return self.units(slot) + self._crowd.get(slot, 0)
+
     def recent(self, slot: int) -> float:
         """Work given to the replica lately, done or not: what will come back to it, since conversations return."""
         return self._decayed(slot, self._clock())
@@ -209,7 +234,7 @@ class LoadBook:
     def least(self, mask: int, count: int, random: Callable[[], float]) -> list[int]:
         """Up to `count` of the least loaded replicas in `mask`, in ascending order of load class, ties shuffled.
 
-        Classes are exact up to 15 units and 12 % wide above. O(occupied classes), not O(replicas).
+        By `weight`; classes are exact up to 15 units and an eighth wide above. O(occupied classes), not O(replicas).
         """
         if not mask & (mask - 1):
             # A conversation's own step has one holder: half of all questions.
@@ -241,8 +266,10 @@ class LoadBook:
             assert self._requests[slot] == len(mine), (
                 f"slot {slot}: {self._requests[slot]} requests counted, {len(mine)} leased"
             )
+            holds = sum(lease.holds for lease in mine)
+            assert self._holds[slot] == holds, f"slot {slot}: {self._holds[slot]} units held, {holds} leased"
             assert self._own[slot] == units, f"slot {slot}: {self._own[slot]} units counted, {units} leased"
-            klass = load_class(self.units(slot))
+            klass = load_class(self.weight(slot))
             assert self._class_of[slot] == klass, f"slot {slot} is in class {self._class_of[slot]}, not {klass}"
             assert self._recent.get(slot, (0.0, 0.0))[0] >= 0.0
             assert self._classes[klass] >> slot & 1, f"slot {slot} is missing from its class"
@@ -267,14 +294,14 @@ class LoadBook:
         self._requests[lease.slot] += 1
         self.total_requests += 1
         self._own[lease.slot] += lease.units
-        self._place(lease.slot)
+        self._hold(lease.slot, lease.holds)
 
     def _end(self, lease: _Lease | None) -> None:
         if lease is not None and lease.slot in self._class_of:
             self._requests[lease.slot] -= 1
             self.total_requests -= 1
             self._own[lease.slot] -= lease.units
-            self._place(lease.slot)
+            self._hold(lease.slot, -lease.holds)
 
     def _set_foreign(self, slot: int, requests: int, units_each: int) -> None:
         self.total_requests += requests - self._foreign_requests[slot]
@@ -301,8 +328,15 @@ class LoadBook:
         else:
             self._running.pop(key, None)
 
+    def _hold(self, slot: int, more: int) -> None:
+        held = self._holds[slot] = self._holds[slot] + more
+        self._most_held = max(self._most_held, held)
+        full = min(held / (self.room or self._most_held), _OVERFULL)
+        self._crowd[slot] = int(CROWD_WEIGHT * full * full * held)
+        self._place(slot)
+
     def _place(self, slot: int) -> None:
-        klass = load_class(self._own[slot] + self._foreign[slot])
+        klass = load_class(self._own[slot] + self._foreign[slot] + self._crowd[slot])
         old = self._class_of.get(slot)
         if klass == old:
             return

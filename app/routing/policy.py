@@ -81,6 +81,10 @@ class Ranking(msgspec.Struct, frozen=True):
     """Why this is not the strategy's full judgement, if it is not."""
     prefill_units: int = 0
     """Work that the first choice will have to do for this request: what load counting adds to it."""
+    held_units: int = 0
+    """The prompt in the same units, as far as its KV takes room of its own until the answer ends: what is hot is in
+    flight many times and held once.
+    """
 
     @property
     def best(self) -> Choice | None:

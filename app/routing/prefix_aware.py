@@ -6,8 +6,9 @@ One score, in pieces of prompt to compute (about 64 tokens each); the smallest w
                    + load_weight * load(r) + recent_weight * recent(r)
 
     new            pieces nobody has seen: the same everywhere
-    load(r)        pieces in flight on r that are not computed yet, plus a constant per running request. It weighs less
-                   than one: what is in flight is partly done, and moving away has a price that later requests pay
+    load(r)        pieces in flight on r that are not computed yet, plus a constant per running request, plus crowding
+                   (LoadBook.weight). It weighs less than one: what is in flight is partly done, and moving away has
+                   a price that later requests pay
     recent(r)      what r was given lately, done or not: decides between idle replicas, as conversations come back
     discount(step) 1 / (1 + max(0, h - h0) / h0),  h = recent uses of the step / replicas that hold it
 
@@ -103,13 +104,13 @@ class PrefixAware:
                     depth, missing = level.depth, lacking
                     if self._horizon.get(slot, -1) >= level.last_use:
                         depth, missing = self._after_horizon(levels, at, slot, lacking)
-                    scored.append((missing + weight * load.units(slot) + recent * load.recent(slot), slot, depth))
+                    scored.append((missing + weight * load.weight(slot) + recent * load.recent(slot), slot, depth))
             start = levels[at - 1].depth if at else 0
             lacking += (level.depth - start) * self._discount(level)
         others = load.least(left, _PER_STEP, self._random)
-        scored.extend((lacking + weight * load.units(slot) + recent * load.recent(slot), slot, 0) for slot in others)
+        scored.extend((lacking + weight * load.weight(slot) + recent * load.recent(slot), slot, 0) for slot in others)
         scored.sort(key=_score)
-        return self._ranking(request, scored, deepest)
+        return self._ranking(request, scored, deepest, int(lacking))
 
     def on_routed(self, request: Request, slot: int) -> None:
         """Learn at dispatch and not at completion: the requests of a burst then follow each other."""
@@ -162,14 +163,10 @@ class PrefixAware:
                 guessed[slot] = 0 if held is None else int(self._tokens(held.depth))
         return guessed
 
-    def investment(self, request: Request) -> float:
-        """What share of computing this prompt's known beginning once more should be charged: 1 if it is little used."""
+    def charges(self, request: Request) -> list[tuple[float, float]]:
+        """The known steps of this prompt: (tokens up to its end, what share of computing it once more is charged)."""
         levels = self.tree.match(request.prompt.pieces, self._clock())
-        start, charged = 0, 0.0
-        for level in levels:
-            charged += (level.depth - start) * self._discount(level)
-            start = level.depth
-        return charged / start if start else 1.0
+        return [(self._tokens(level.depth), self._discount(level)) for level in levels]
 
     def on_replica_added(self, slot: int, replica: Replica) -> None:
         self._horizon.pop(slot, None)
@@ -195,7 +192,7 @@ class PrefixAware:
             assert self._roster.live >> slot & 1, f"a horizon is kept for slot {slot}, which is not live"
         assert len(self._expected) <= _REMEMBERED
 
-    def _ranking(self, request: Request, scored: list[tuple[float, int, int]], deepest: int) -> Ranking:
+    def _ranking(self, request: Request, scored: list[tuple[float, int, int]], deepest: int, own: int) -> Ranking:
         choices = []
         name, requests, per_piece = self._roster.name, self._load.requests, self._tokens(1)
         for score, slot, depth in scored:
@@ -203,7 +200,9 @@ class PrefixAware:
             match = int(depth * per_piece)
             choices.append(Choice(name(slot), reason, score, match, 0, 0, requests(slot)))
         work = sum(map(len, request.prompt.sequences))
-        return Ranking(self.name, tuple(choices), prefill_units=work - scored[0][2] if scored else work)
+        new = work - scored[0][2] if scored else work
+        held = work - len(request.prompt.pieces) + own
+        return Ranking(self.name, tuple(choices), prefill_units=new, held_units=held)
 
     def _discount(self, level: Level) -> float:
         per_holder = level.heat / level.holders.bit_count()

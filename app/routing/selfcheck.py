@@ -34,7 +34,10 @@ class SelfCheck:
     """
 
     def __init__(self, window: int = 64) -> None:
-        self._window: deque[_Seen] = deque(maxlen=window)
+        self._window: deque[_Seen] = deque()
+        self._size = window
+        # Of what is in the window: a sum over it at each answer would be a tenth of what routing costs.
+        self._differ = self._expected = self._reported = 0
         self.alarms: dict[Alarm, int] = {"tokens": 0, "missed": 0, "unseen": 0}
         self.active: set[Alarm] = set()
 
@@ -42,7 +45,10 @@ class SelfCheck:
         """One response. `counted` is the router's own token count, if it tokenised. Returns the alarms that are on."""
         differ = counted is not None and counted != report.prompt_tokens
         self._window.append(_Seen(differ, expected_hit, report.hit))
-        if len(self._window) < (self._window.maxlen or 0) // 2:
+        self._add(self._window[-1], 1)
+        if len(self._window) > self._size:
+            self._add(self._window.popleft(), -1)
+        if len(self._window) < self._size // 2:
             return self.active
         now = self._judge()
         for alarm in sorted(now - self.active):
@@ -51,11 +57,15 @@ class SelfCheck:
         self.active = now
         return now
 
+    def _add(self, seen: _Seen, sign: int) -> None:
+        self._differ += sign * seen.tokens_differ
+        self._expected += sign * seen.expected
+        self._reported += sign * seen.reported
+
     def _judge(self) -> set[Alarm]:
-        seen = self._window
-        expected, reported = sum(one.expected for one in seen), sum(one.reported for one in seen)
+        seen, expected, reported = self._window, self._expected, self._reported
         alarms: set[Alarm] = set()
-        if 20 * sum(one.tokens_differ for one in seen) > len(seen):
+        if 20 * self._differ > len(seen):
             alarms.add("tokens")
         if expected >= 64 * len(seen) and reported < 0.2 * expected:
             alarms.add("missed")

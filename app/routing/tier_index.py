@@ -7,38 +7,12 @@ known of its owner, which is how a router that starts late, or fell behind, catc
 
 from collections.abc import Sequence
 
-import msgspec
-
+from app.routing.roster import slots_of
 from app.routing.stream import Step, Stream
-
-
-class Scope(msgspec.Struct, frozen=True):
-    """Chunks of two scopes are never the same KV."""
-
-    model: str
-    salt: str = ""
-
-
-class Stored(msgspec.Struct, frozen=True):
-    scope: Scope
-    chunks: Sequence[bytes]
-
-
-class Removed(msgspec.Struct, frozen=True):
-    scope: Scope
-    chunks: Sequence[bytes]
-
-
-class TierBatch(msgspec.Struct, frozen=True):
-    """What one owner published at once. `incarnation` is new whenever the owner starts anew, with numbers from 0."""
-
-    owner: str
-    incarnation: str
-    seq: int
-    ts: float
-    events: Sequence[Stored | Removed]
-    snapshot: bool = False
-    """Whether `events` are all that the owner holds, and not a change."""
+from app.tier_events import Removed as Removed
+from app.tier_events import Scope as Scope
+from app.tier_events import Stored as Stored
+from app.tier_events import TierBatch as TierBatch
 
 
 class _Owner:
@@ -58,6 +32,8 @@ class TierIndex:
         self._max_chunks = max_chunks
         self._where: dict[Scope, dict[bytes, int]] = {}
         self._owners: dict[str, _Owner] = {}
+        self._names: dict[int, str] = {}
+        self._everyone = 0
         self._free = 0
         self.chunks = 0
         self.refused = 0
@@ -69,6 +45,8 @@ class TierIndex:
             if owner is not None:
                 self.drop(batch.owner)
             owner = self._owners[batch.owner] = _Owner(self._new_bit(), batch.incarnation)
+            self._names[owner.bit] = batch.owner
+            self._everyone |= 1 << owner.bit
         if batch.snapshot:
             owner.stream = Stream.starting_at(batch.seq)
         return self._do(owner, owner.stream.offer(batch.seq, batch.ts, batch, replayed=replayed))
@@ -82,30 +60,38 @@ class TierIndex:
         owner = self._owners.pop(name, None)
         if owner is not None:
             self._clear(owner)
+            del self._names[owner.bit]
+            self._everyone ^= 1 << owner.bit
             self._free |= 1 << owner.bit
 
     def runs(self, scope: Scope, chunks: Sequence[bytes]) -> dict[str, int]:
         """For each owner, how many of these chunks it holds, contiguous from the first. Owners without any are left
         out.
         """
+        return {self._names[bit]: run for run, owners in self.groups(scope, chunks) for bit in slots_of(owners)}
+
+    def groups(self, scope: Scope, chunks: Sequence[bytes]) -> list[tuple[int, int]]:
+        """(chunks held from the first on, mask of the owners that hold so many and not the next), the fewest first.
+
+        O(chunks of the longest run), whatever the number of owners. `owner` has the name of a bit.
+        """
         table = self._where.get(scope)
         if not table:
-            return {}
-        names = {owner.bit: name for name, owner in self._owners.items()}
-        found: dict[str, int] = {}
-        alive = sum(1 << bit for bit in names)
+            return []
+        found: list[tuple[int, int]] = []
+        alive = self._everyone
         for at, chunk in enumerate([*chunks, b""]):
             still = alive & table.get(chunk, 0)
             if still != alive:
-                lost, alive = alive ^ still, still
-                while lost:
-                    low = lost & -lost
-                    lost ^= low
-                    if at:
-                        found[names[low.bit_length() - 1]] = at
+                if at:
+                    found.append((at, alive ^ still))
+                alive = still
                 if not alive:
                     break
         return found
+
+    def owner(self, bit: int) -> str:
+        return self._names[bit]
 
     def reach(self, scope: Scope, chunks: Sequence[bytes]) -> list[int]:
         """For each position, up to which chunk any owner of this tier holds everything from there on (exclusive).

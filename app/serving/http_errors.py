@@ -10,6 +10,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.serving.examples import ENDPOINTS, example_of, smallest_body
+
 logger = logging.getLogger(__name__)
 
 # Set in a request's state once its body has been read: what goes wrong before is the client's doing.
@@ -20,8 +22,10 @@ _TYPE_NAMES = {"str", "int", "float", "bool", "bytes", "none", "list", "tuple", 
 # Ray appends this to messages that are otherwise meant for the client; the id is in the header x-request-id anyway.
 _NOISE = re.compile(r"\s*\(Request ID: [^)]*\)")
 # What a replica or its process may raise while it is being replaced: the client should simply try again.
-_UNAVAILABLE = {
+UNAVAILABLE = {
     "EngineDeadError",
+    "EngineDiedError",
+    "ReplicaLostError",
     "DeploymentUnavailableError",
     "ActorDiedError",
     "ActorUnavailableError",
@@ -30,9 +34,13 @@ _UNAVAILABLE = {
 
 
 def error_response(status: int, message: str, *, param: str | None = None, code: str | None = None) -> JSONResponse:
-    kind = _TYPES.get(status) or ("invalid_request_error" if status < 500 else "server_error")
-    body = {"error": {"message": _NOISE.sub("", message).strip(), "type": kind, "param": param, "code": code}}
+    body = error_body(status, message, param=param, code=code)
     return JSONResponse(body, status_code=status, headers={"Retry-After": "1"} if status == 503 else None)
+
+
+def error_body(status: int, message: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    kind = _TYPES.get(status) or ("invalid_request_error" if status < 500 else "server_error")
+    return {"error": {"message": _NOISE.sub("", message).strip(), "type": kind, "param": param, "code": code}}
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -42,15 +50,29 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_middleware(_LastResort)
 
 
-async def _on_invalid_request(_: Request, error: Exception) -> Response:
+async def _on_invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError), error
     first = error.errors()[0] if error.errors() else {}
     if first.get("type") == "json_invalid":
         reason = (first.get("ctx") or {}).get("error", "it does not parse")
         return error_response(400, f"The body is not valid JSON: {reason}.", code="invalid_json")
-    param = _param(first.get("loc", ()))
+    path, loc = request.url.path, tuple(first.get("loc", ()))
+    if loc == ("body",):
+        return error_response(400, _no_body(first, path), code="invalid_body")
+    param = _param(loc)
     message = str(first.get("msg", "The request is not valid.")).removeprefix("Value error, ")
+    if first.get("type") == "missing":
+        example = example_of(path, str(param))
+        message = f"is required, for example {example}" if example else "is required"
     return error_response(400, f"{param}: {message}" if param else message, param=param, code="invalid_parameter")
+
+
+def _no_body(first: Any, path: str) -> str:
+    if first.get("type") == "missing":
+        return f"The request has no body. Send JSON, for example {smallest_body(path)}"
+    if isinstance(first.get("input"), (str, bytes)):
+        return "The body is not read as JSON. Send it with the header `Content-Type: application/json`."
+    return f"The body must be a JSON object, for example {smallest_body(path)}"
 
 
 def _param(loc: Any) -> str | None:
@@ -64,11 +86,20 @@ def _param(loc: Any) -> str | None:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".") or None
 
 
-async def _on_http_exception(_: Request, error: Exception) -> Response:
+async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), error
-    response = error_response(error.status_code, str(error.detail), code=getattr(error, "code", None))
+    response = error_response(error.status_code, _detail(request, error), code=getattr(error, "code", None))
     response.headers.update(error.headers or {})
     return response
+
+
+def _detail(request: Request, error: HTTPException) -> str:
+    """What to do instead, where Starlette has found no endpoint."""
+    if error.status_code == 404 and error.detail == "Not Found":
+        return f"There is nothing at {request.url.path}. Try {', '.join(ENDPOINTS)} or /v1/models."
+    if error.status_code == 405 and (allowed := (error.headers or {}).get("Allow")):
+        return f"{request.url.path} does not take {request.method}: use {allowed}."
+    return str(error.detail)
 
 
 class ModelNotFound(HTTPException):
@@ -134,7 +165,7 @@ def response_to(error: Exception) -> Response:
         return error_response(status, _message_of(error))
     if "UnicodeEncodeError" in names:
         return error_response(400, "The text holds characters that cannot be encoded (lone surrogates).")
-    if names & _UNAVAILABLE:
+    if names & UNAVAILABLE:
         return error_response(503, "The model has no running replica at the moment. Try again shortly.")
     if "VLLMValidationError" in names:
         return error_response(400, _message_of(error), param=getattr(error, "parameter", None))

@@ -4,7 +4,10 @@ Endpoints, parsing and streaming are Ray's. This adds what happens on the way in
 (`_process_llm_request`); both are private names of ray 2.60.0, and tests/serving/test_ingress.py fails when they move.
 """
 
-from collections.abc import AsyncGenerator, Callable
+import logging
+import threading
+from collections.abc import AsyncGenerator, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,19 +15,23 @@ from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from ray import serve
 from ray.serve.exceptions import BackPressureError
+from ray.serve.llm import LLMConfig
 from ray.serve.llm.ingress import OpenAiIngress, make_fastapi_ingress
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from app.cache_report import CACHE_HEADER, REPLICA_HEADER, ROUTING_HEADER, CacheReport, from_details
-from app.routing import policy as routing
 from app.routing.core import RoutingCore
-from app.routing.registry import find_core
+from app.routing.registry import find_core, set_tokenizer
 from app.serving.auth import ApiKeyMiddleware, tenant_salt
+from app.serving.broken_stream import honest
 from app.serving.http_errors import PARSED, ModelNotFound, Overloaded, install_error_handlers
 from app.serving.llm_config import deployment_name
 from app.serving.request_checks import check_body
+from app.serving.second_try import with_second_try
 from app.settings import AuthSettings, Settings
+
+logger = logging.getLogger("tierserve.routing")
 
 _ENDPOINTS: dict[str, Callable[[FastAPI], Any]] = {
     "models": lambda app: app.get("/v1/models"),
@@ -44,9 +51,20 @@ class TieredIngress(OpenAiIngress):
 
     _debug: frozenset[str] = frozenset()
 
-    def __init__(self, llm_deployments: dict[str, Any], model_cards: dict[str, Any], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        llm_deployments: dict[str, Any],
+        model_cards: dict[str, Any],
+        *,
+        tokenized: Mapping[str, LLMConfig] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """`tokenized`: the models whose routing strategy wants token ids."""
         super().__init__(llm_deployments, model_cards, **kwargs)
         self._model_ids = list(model_cards)
+        for model, config in (tokenized or {}).items():
+            place = (serve.get_replica_context().app_name, deployment_name(model))
+            threading.Thread(target=_provide_tokenizer, args=(*place, config), daemon=True).start()
 
     async def health(self) -> dict[str, str]:
         return {"status": "ok"}
@@ -65,31 +83,25 @@ class TieredIngress(OpenAiIngress):
         check_body(body)
         if raw_request is not None and hasattr(body, "cache_salt"):
             body.cache_salt = tenant_salt(getattr(raw_request.state, "tenant", None), body.cache_salt)
-        responses = super()._get_response(body=body, call_method=call_method, raw_request=raw_request)
-        async for response in _refusals(responses):
+        ask = partial(super()._get_response, body=body, call_method=call_method, raw_request=raw_request)
+        async for response in _refusals(with_second_try(ask)):
             details = getattr(getattr(response, "usage", None), "prompt_tokens_details", None)
             report = from_details(details.model_dump()) if details is not None else None
             if raw_request is not None and report is not None:
                 raw_request.state.report = report
-                self._tell_router(body.model, raw_request, report)
             yield response
 
     async def _process_llm_request(self, body: Any, call_method: str, raw_request: Request | None = None) -> Response:
         response: Response = await super()._process_llm_request(body, call_method, raw_request)
         report: CacheReport | None = getattr(raw_request.state, "report", None) if raw_request is not None else None
+        if isinstance(response, StreamingResponse):
+            response.body_iterator = honest(response.body_iterator)
         if report is not None:
             response.headers[CACHE_HEADER] = report.header()
             response.headers[REPLICA_HEADER] = report.replica
         if raw_request is not None and (explained := self._explain(body.model, raw_request)):
             response.headers[ROUTING_HEADER] = explained
         return response
-
-    def _tell_router(self, model: str | None, raw_request: Request, report: CacheReport) -> None:
-        """The router that chose the replica runs in this process: what it expected is compared with what was so."""
-        core = self._core(model)
-        if core is not None and report.l1 is not None and report.l2 is not None:
-            told = routing.CacheReport(report.prompt_tokens, report.l0, report.l1, report.l2, report.computed)
-            core.completed(raw_request.headers.get("x-request-id", ""), told, report.replica or None)
 
     def _explain(self, model: str | None, raw_request: Request) -> str | None:
         """Why the replica was chosen, for models whose `routing.debug` is on."""
@@ -117,6 +129,17 @@ def application(auth: AuthSettings) -> FastAPI:
     # Around all of it, so that a browser may read refusals and errors too.
     app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"])
     return app
+
+
+def _provide_tokenizer(app: str, deployment: str, config: LLMConfig) -> None:
+    """In a thread, since it takes a second or more. Until it is done, and for good if it fails, requests are routed
+    without token ids, which kv_aware says of itself."""
+    from app.serving.prompt_tokenizer import PromptTokenizer
+
+    try:
+        set_tokenizer(app, deployment, PromptTokenizer(config))
+    except Exception:
+        logger.exception("no tokenizer for routing to %s", deployment)
 
 
 async def _refusals(responses: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:

@@ -1,7 +1,5 @@
-"""Our settings of a model -> Ray Serve LLM's LLMConfig, and the check of engine arguments against vLLM itself."""
+"""Our settings of a model -> Ray Serve LLM's LLMConfig."""
 
-import dataclasses
-import difflib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ from app import demo_model
 from app.errors import SettingsError
 from app.routing.core import RoutingCore
 from app.serving import executor, local_weights
+from app.serving.engine_arguments import check_engine_arguments, in_numbers
 from app.settings import GiB, ModelSettings, Settings, deployment_stem
 
 # vLLM, LMCache and Ray each send usage statistics unless told otherwise.
@@ -20,7 +19,7 @@ NAME_PREFIX = "engine:"
 
 
 def llm_config(model: ModelSettings, settings: Settings) -> LLMConfig:
-    """Raises SettingsError for an engine argument that vLLM does not have; ModelError if the demo model is missing."""
+    """Raises SettingsError for an engine argument that vLLM would refuse; ModelError if the demo model is missing."""
     check_engine_arguments(model)
     on_cpu, source = model.on_cpu, _source(model)
     on_disk = source is not None and Path(source).is_dir()
@@ -58,7 +57,7 @@ def engine_arguments(model: ModelSettings) -> dict[str, Any]:
     l0_gib = model.l0.gib or (_CPU_L0_GIB if model.on_cpu else None)
     if l0_gib is not None:
         arguments["kv_cache_memory_bytes"] = int(l0_gib * GiB)
-    return arguments | model.engine
+    return arguments | in_numbers(model.engine)
 
 
 def deployment_name(model_id: str) -> str:
@@ -70,6 +69,8 @@ def deployment_options(model: ModelSettings) -> dict[str, Any]:
     options: dict[str, Any] = {
         "max_ongoing_requests": model.max_ongoing_requests,
         "max_queued_requests": model.max_queued_requests,
+        # A replica ends with its engine (app.serving.engine_end): seen, and replaced, this soon. Ray's default is 10 s.
+        "health_check_period_s": 2,
         "ray_actor_options": {"num_cpus": 0},
         "request_router_config": {
             "request_router_class": "app.serving.router:TierRequestRouter",
@@ -86,15 +87,20 @@ def deployment_options(model: ModelSettings) -> dict[str, Any]:
 def router_arguments(model: ModelSettings) -> dict[str, Any]:
     """What every router of the model's deployment is made with. Raises SettingsError for an unknown option."""
     routing = model.routing
+    options = dict(routing.options)
+    if routing.strategy == "kv_aware":
+        # The router names chunks as the cache servers do.
+        options.setdefault("chunk_tokens", model.l1.chunk_tokens)
     try:
-        RoutingCore(routing.strategy, dict(routing.options))
+        RoutingCore(routing.strategy, options)
     except SettingsError as error:
         raise SettingsError(f"model {model.id}, routing.options: {error}") from None
     return {
         "strategy": routing.strategy,
-        "options": dict(routing.options),
+        "options": options,
         "log_decisions": routing.log_decisions,
         "allow_pinning": routing.debug,
+        "model": model.id,
     }
 
 
@@ -106,20 +112,3 @@ def environment(model: ModelSettings, settings: Settings) -> dict[str, str]:
         variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         variables |= executor.ENVIRONMENT
     return variables | model.env
-
-
-def check_engine_arguments(model: ModelSettings) -> None:
-    """Refuse what the installed vLLM does not know, naming the nearest argument it does. Needs no GPU.
-
-    Raises:
-        SettingsError
-    """
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.entrypoints.launchers.cli_args import FrontendArgs
-
-    known = {field.name for args in (AsyncEngineArgs, FrontendArgs) for field in dataclasses.fields(args)}
-    for name in model.engine:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise SettingsError(f"model {model.id}, engine.{name}: vLLM has no such argument{hint}")

@@ -8,8 +8,18 @@ from dataclasses import dataclass, field
 from app.cache_report import PromptTokens
 
 
+@dataclass(frozen=True)
+class Origin:
+    """Whose request it is: Serve's internal id, when it arrived (monotonic seconds), whether it has several prompts."""
+
+    request: str
+    arrived: float
+    is_batch: bool
+
+
 @dataclass
 class _Entry:
+    origin: Origin | None = None
     prompts: dict[str, tuple[str, PromptTokens]] = field(default_factory=dict)
     holders: int = 1
     ambiguous: bool = False
@@ -21,22 +31,27 @@ class ReportBook:
     def __init__(self) -> None:
         self._open: dict[str, _Entry] = {}
 
-    def open(self, request_id: str) -> None:
+    def open(self, request_id: str, origin: Origin | None = None) -> None:
         entry = self._open.get(request_id)
         if entry is None:
-            self._open[request_id] = _Entry()
+            self._open[request_id] = _Entry(origin)
         else:  # a client reuses an id while it is in use: whose prompt is whose cannot be told
             entry.holders += 1
             entry.ambiguous = True
 
-    def prefill(self, internal_id: str, external_id: str, prompt: PromptTokens) -> None:
-        """Note a prompt. vLLM's external ids are `<kind>-<request id>` and, in a batch, `<kind>-<request id>-<n>`.
+    def prefill(self, internal_id: str, external_id: str, prompt: PromptTokens) -> Origin | None:
+        """Note a prompt; returns the request's origin with its first one, None with the others.
+
+        vLLM's external ids are `<kind>-<request id>` and, in a batch, `<kind>-<request id>-<n>`.
 
         The samples of one prompt (`n` > 1) share their external id; the first one's prefill is the prompt's.
         """
         entry = self._entry(external_id)
-        if entry is not None:
-            entry.prompts.setdefault(external_id, (internal_id, prompt))
+        if entry is None:
+            return None
+        is_first = not entry.prompts and not entry.ambiguous
+        entry.prompts.setdefault(external_id, (internal_id, prompt))
+        return entry.origin if is_first else None
 
     def peek(self, request_id: str) -> list[tuple[str, PromptTokens]] | None:
         """(internal id, prompt) of each prompt, in the order of their first tokens; None if it cannot be told."""

@@ -22,6 +22,8 @@ from app.routing.core import RoutingCore
 from app.routing.policy import Replica, Request
 from app.routing.prompt import read_prompt
 from app.routing.registry import open_core, tokenize
+from app.serving.announcement import METADATA_KEY, ReplicaFeed
+from app.serving.router_feed import Source, router_feed
 
 logger = logging.getLogger("tierserve.routing")
 
@@ -35,6 +37,8 @@ class TierRequestRouter(RequestRouter):
     _core: RoutingCore | None = None
     _by_id: Mapping[str, RunningReplica] = {}
     _allow_pinning = False
+    _model = ""
+    """What requests that name no model mean."""
 
     def initialize_state(
         self,
@@ -42,14 +46,15 @@ class TierRequestRouter(RequestRouter):
         options: dict[str, Any] | None = None,
         log_decisions: bool = False,
         allow_pinning: bool = False,
+        model: str = "",
         **unknown: Any,
     ) -> None:
         """Called once with `request_router_kwargs` (JSON). Wrong ones are logged and the defaults used: raising
         here, in every handle's process, would only turn a typing error into requests that hang. Settings are checked
         before deployment.
         """
-        place = (self._deployment_id.app_name, self._deployment_id.name)
-        self._allow_pinning = allow_pinning
+        place = self._place()
+        self._allow_pinning, self._model = allow_pinning, model
         if unknown:
             logger.error("unknown router options ignored: %s", ", ".join(sorted(unknown)))
         try:
@@ -75,6 +80,7 @@ class TierRequestRouter(RequestRouter):
         super().update_replicas(replicas)
         self._by_id = {one.replica_id.unique_id: one for one in replicas}
         self._tell(lambda core: core.update_replicas([_replica(one) for one in replicas]))
+        self._tell(lambda core: router_feed().follow(self._place(), core, _sources(replicas)))
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
         super().on_replica_actor_died(replica_id)
@@ -91,6 +97,9 @@ class TierRequestRouter(RequestRouter):
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         super().on_request_completed(replica_id, internal_request_id)
         self._tell(lambda core: core.ended(internal_request_id, replica_id.unique_id))
+
+    def _place(self) -> tuple[str, str]:
+        return self._deployment_id.app_name, self._deployment_id.name
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -122,7 +131,7 @@ class TierRequestRouter(RequestRouter):
         tokens = pending.kwargs.get(TOKEN_IDS)
         if tokens is None and core.tokens_wanted():
             tokens = await tokenize(self._deployment_id.app_name, self._deployment_id.name, body)
-        prompt = read_prompt(body, model=meta.multiplexed_model_id or "")
+        prompt = read_prompt(body, model=meta.multiplexed_model_id or self._model)
         session = meta.session_id or _user(body) or None
         return Request(meta.internal_request_id, prompt, session, tokens, meta.request_id)
 
@@ -150,6 +159,17 @@ def _header(pending: PendingRequest, name: str) -> str | None:
     """A header of the HTTP request behind `pending`: Ray Serve LLM's ingress passes it on as the second argument."""
     headers = getattr(pending.args[1], "headers", None) if len(pending.args) > 1 else None
     return headers.get(name) if isinstance(headers, Mapping) else None
+
+
+def _sources(replicas: list[RunningReplica]) -> dict[str, Source]:
+    """Where each replica is heard, by what it said of itself (TieredLLMServer.record_replica_metadata)."""
+    sources = {}
+    for one in replicas:
+        feed = one.replica_metadata.get(METADATA_KEY)
+        if feed:
+            name = one.replica_id.unique_id
+            sources[name] = Source(name, one.node_id or "", ReplicaFeed(**feed))
+    return sources
 
 
 def _replica(running: RunningReplica) -> Replica:

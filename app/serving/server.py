@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncGenerator
 from dataclasses import asdict
 from multiprocessing import util
@@ -14,14 +15,18 @@ from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer
 
 from app.cache_report import CacheReport, PromptTokens, split, total
+from app.serving.announcement import METADATA_KEY, FirstToken, ReplicaFeed
+from app.serving.announcer import Announcer
 from app.serving.auth import storable_salt
+from app.serving.engine_end import EngineEnd
 from app.serving.executor import use_one_process
 from app.serving.prefill_stats import tap_prefill_stats
-from app.serving.report_book import ReportBook
+from app.serving.report_book import Origin, ReportBook
 from app.serving.tokenization import attach_tokenization
 from app.tiers.cache_spec import CacheSpec
 from app.tiers.events import LookupFeed
 from app.tiers.node_cache import CacheLease
+from app.tiers.node_host import node_host
 from app.tiers.transfer import transfer_config
 
 # A lookup is published before the load it starts, so it is here long before the answer is; this covers a slow thread.
@@ -33,8 +38,10 @@ logger = logging.getLogger(__name__)
 class TieredLLMServer(LLMServer):
     """Ray Serve calls the async constructor once, then the endpoint methods, all on one event loop."""
 
+    _end: EngineEnd | None = None
+
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
-        self, llm_config: LLMConfig, *, cache: CacheSpec | None = None, **kwargs: Any
+        self, llm_config: LLMConfig, *, cache: CacheSpec | None = None, kv_events: bool = False, **kwargs: Any
     ) -> None:
         context = serve.get_replica_context()
         self._replica = context.replica_id.unique_id
@@ -45,11 +52,28 @@ class TieredLLMServer(LLMServer):
             self._lease = await CacheLease.acquire(cache, context.app_name, self._replica)
             self._feed = LookupFeed(self._lease.endpoint.events_url)
             llm_config.update_engine_kwargs(kv_transfer_config=transfer_config(self._lease.endpoint))
+        cache_url = self._lease.endpoint.ask_url if self._lease is not None else ""
+        self._announcer = Announcer(node_host(), kv_events=kv_events, cache_url=cache_url)
+        if kv_events:
+            llm_config.update_engine_kwargs(kv_events_config=self._announcer.engine_arguments())
         if llm_config.accelerator_config.kind == "cpu":
             use_one_process(llm_config)
         await super().__init__(llm_config, **kwargs)
-        tap_prefill_stats(self.engine._engine_client, self._book.prefill)
+        tap_prefill_stats(self.engine._engine_client, self._on_prefill)
         attach_tokenization(self.engine)
+        self._end = EngineEnd(self.engine._engine_client, self._book, self.__del__)
+
+    def record_replica_metadata(self) -> dict[str, Any]:
+        """Ray Serve asks once, when the replica is ready, and gives it to every router: where this replica is heard."""
+        at = self._lease.endpoint if self._lease is not None else None
+        feed = ReplicaFeed(
+            self._announcer.events_url,
+            self._announcer.replay_url,
+            at.tiers_url if at else "",
+            at.ask_url if at else "",
+            self.engine._engine_client.model_config.model,
+        )
+        return {METADATA_KEY: asdict(feed)}
 
     async def chat(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
         return self._reported(request, await self._call(super().chat, request, raw_request_info))
@@ -60,9 +84,12 @@ class TieredLLMServer(LLMServer):
     async def __del__(self) -> None:
         """Serve calls it when the replica is to end. Ends the engine's process cleanly: Ray would kill it, and
         killed it leaves semaphores in /dev/shm."""
+        if self._end is not None:
+            self._end.expected()
         await super().__del__()
         if self._feed is not None:
             self._feed.close()
+        self._announcer.close()
         if self._lease is not None:
             await self._lease.release()
         client = getattr(self.engine, "_engine_client", None)
@@ -78,12 +105,15 @@ class TieredLLMServer(LLMServer):
         return {"replica": self._replica, "open_requests": len(self._book), "cache": cache, "endpoint": endpoint}
 
     async def clear_caches(self, request: Any = None, raw_request_info: Any = None) -> dict[str, Any]:
-        """Empty this replica's L0 and its node's L1. L2 keeps what it has. Arguments as in `cache_status`."""
+        """Empty this replica's L0 and, unless `request` is {"l1": False}, its node's L1. L2 keeps what it has."""
         await self.reset_prefix_cache()
-        cleared = await self._lease.actor.clear.remote() if self._lease else None
+        with_l1 = self._lease is not None and (request or {}).get("l1", True)
+        cleared = await self._lease.actor.clear.remote() if self._lease and with_l1 else None
         return {"replica": self._replica, "l1_cleared": cleared}
 
     async def _call(self, method: Any, request: Any, raw_request_info: Any) -> AsyncGenerator[Any, None]:
+        if self._end is not None:
+            self._end.check()
         # An id of our own: clients may repeat theirs, and the engine's word on a prompt comes back under this one.
         request.request_id = uuid4().hex
         # Callers through handles (app.client) skip the ingress: their salts are looked at here.
@@ -97,7 +127,7 @@ class TieredLLMServer(LLMServer):
         in_stream = bool(getattr(request, "stream", False) and options and options.include_usage)
         # Not before: the engine begins with the first step of `responses`, and a generator that is dropped before its
         # own first step never reaches its `finally`.
-        self._book.open(request.request_id)
+        self._book.open(request.request_id, _origin(request))
         try:
             async for response in responses:
                 if getattr(response, "usage", None) is not None:
@@ -107,6 +137,20 @@ class TieredLLMServer(LLMServer):
                 yield response
         finally:
             self._book.close(request.request_id)
+
+    def _on_prefill(self, internal_id: str, external_id: str, prompt: PromptTokens) -> None:
+        """At a prompt's first token, on the replica's event loop: neither blocks nor raises."""
+        origin = self._book.prefill(internal_id, external_id, prompt)
+        if origin is None:
+            return
+        seconds = time.monotonic() - origin.arrived
+        if origin.is_batch:
+            self._announcer.first_token(FirstToken(origin.request, seconds))
+            return
+        found = self._feed.peek(internal_id) if prompt.external and self._feed is not None else None
+        report = split(prompt, (found.l1_tokens, found.l2_tokens) if found else None)
+        told = FirstToken(origin.request, seconds, report.l0, report.l1, report.l2, report.computed)
+        self._announcer.first_token(told)
 
     async def _report(self, request_id: str) -> CacheReport | None:
         prompts = self._book.peek(request_id)
@@ -134,6 +178,16 @@ class TieredLLMServer(LLMServer):
         chunks = response if isinstance(response, list) else [response]
         written = [_with_details(chunk, report.details()) for chunk in chunks]
         return written if isinstance(response, list) else written[0]
+
+
+def _origin(request: Any) -> Origin | None:
+    """None outside Serve (tests, plain use of the class)."""
+    context = serve.context._serve_request_context.get()
+    if context is None:
+        return None
+    prompt = getattr(request, "prompt", None)
+    is_batch = isinstance(prompt, list) and not (prompt and isinstance(prompt[0], int))
+    return Origin(context._internal_request_id, time.monotonic(), is_batch)
 
 
 def _carries_usage(response: Any) -> bool:

@@ -84,7 +84,7 @@ class Publisher:
             self._seq.pop((id(self._listener.l1), node_name(node)), None)
 
     def _change(self, tier: TierIndex, owner: str, new: Sequence[int], gone: Sequence[int]) -> None:
-        scope, chunks = Scope(MODEL), self._chunks
+        scope, chunks = Scope(""), self._chunks
         self._tier(
             tier,
             owner,

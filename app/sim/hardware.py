@@ -125,15 +125,18 @@ class Calibration:
 
     speed: Speed
     l2_bytes_s: float
+    l2_latency_s: float
 
 
 def calibrated(path: Path, base: Speed) -> Calibration:
     """From the JSON of `tierserve bench ttft`: prefill and loads as lines through its rows; the rest from `base`.
 
-    Raises SettingsError if the file does not have such rows.
+    Raises SettingsError if the file does not have such rows, or was measured on an endpoint without tiers.
     """
     try:
         rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
+        if any(row[tier] is None for row in rows for tier in ("l0_s", "l1_s", "l2_s")):
+            raise SettingsError(f"{path} was measured without L1 or L2: there is nothing to learn loading from")
         cold = _line([(row["tokens"], row["cold_s"]) for row in rows])
         l1, l2 = (_line([_load(row, tier) for row in rows]) for tier in ("l1_s", "l2_s"))
     except (KeyError, TypeError, ValueError) as error:
@@ -149,7 +152,7 @@ def calibrated(path: Path, base: Speed) -> Calibration:
         kv_bytes=base.kv_bytes,
         l1_bytes_s=base.kv_bytes / l1.slope,
     )
-    return Calibration(speed, base.kv_bytes / l2.slope)
+    return Calibration(speed, base.kv_bytes / l2.slope, l2.fixed)
 
 
 def _load(row: dict[str, Any], tier: str) -> tuple[int, float]:

@@ -68,23 +68,10 @@ class Rag:
             yield Job(at, tokens, self.answer_tokens, names)
 
 
-@dataclass(frozen=True, slots=True)
-class Agent:
-    """Tool-calling loops: a long fixed scaffold, then steps that each add a call and its result."""
-
-    scaffold_tokens: int = 8192
-    steps: int = 8
-    step_tokens: int = 192
-    call_tokens: int = 64
-    pause_s: float = 2.0
-
-    def jobs(self, requests: int, rate: float, seed: int, block: int) -> Iterator[Job]:
-        chat = Chat(self.scaffold_tokens, self.steps, self.step_tokens, self.call_tokens, self.pause_s)
-        return chat.jobs(requests, rate, seed, block)
-
-
-Mix = Chat | Rag | Agent
-MIXES: dict[str, Mix] = {"chat": Chat(), "rag": Rag(), "agent": Agent()}
+AGENT = Chat(system_tokens=8192, turns=8, question_tokens=192, answer_tokens=64, pause_s=2.0)
+"""Tool-calling loops: a long fixed scaffold, then steps that each add a call and its result."""
+Mix = Chat | Rag
+MIXES: dict[str, Mix] = {"chat": Chat(), "rag": Rag(), "agent": AGENT}
 
 
 def mixed(

@@ -7,7 +7,6 @@ from app.errors import SettingsError
 from app.routing.core import RoutingCore
 from app.routing.strategies import STRATEGIES
 from app.sim.baselines import BASELINES
-from app.sim.baselines.indexed import Indexed
 from app.sim.fleet import MakeCore
 
 OURS = tuple(STRATEGIES)
@@ -25,11 +24,7 @@ def core_maker(name: str) -> MakeCore:
             return RoutingCore(name, options, clock=clock, rng=rng)
         # The core's bookkeeping with a peer's judgement: replaced before there is any replica or request.
         core = RoutingCore("round_robin", clock=clock, rng=rng)
-        kind = BASELINES[name]
-        if issubclass(kind, Indexed):
-            core.policy = kind(core.roster, core.load, clock, rng.random, chunk_tokens)
-        else:
-            core.policy = kind(core.roster, core.load, clock, rng.random)
+        core.policy = BASELINES[name](core.roster, core.load, clock, rng.random, chunk_tokens)
         return core
 
     return make

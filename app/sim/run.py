@@ -1,5 +1,6 @@
 """One experiment: a workload at a load on a fleet, under each of some policies."""
 
+import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from dataclasses import dataclass, replace
 from app.errors import SettingsError
 from app.sim import scenarios
 from app.sim.fleet import Fleet
-from app.sim.hardware import Speed
+from app.sim.hardware import Calibration
 from app.sim.outcome import Outcome
 from app.sim.policies import core_maker
 from app.sim.spec import FleetSpec
@@ -30,7 +31,7 @@ class Experiment:
     def run(self, policy: str) -> Outcome:
         """Raises SettingsError for an unknown policy."""
         prompt = max(1, self.totals.tokens // max(1, self.totals.requests))
-        with _quiet():
+        with _quiet(), _uncollected():
             return Fleet(self.spec, self.workload, core_maker(policy), prompt).run()
 
 
@@ -95,8 +96,8 @@ def without(spec: FleetSpec, tiers: Iterable[str]) -> FleetSpec:
     )
 
 
-def with_speed(spec: FleetSpec, speed: Speed, l2_bytes_s: float) -> FleetSpec:
-    return replace(spec, speed=speed, l2_read_bytes_s=l2_bytes_s)
+def as_measured(spec: FleetSpec, measured: Calibration) -> FleetSpec:
+    return replace(spec, speed=measured.speed, l2_read_bytes_s=measured.l2_bytes_s, l2_latency_s=measured.l2_latency_s)
 
 
 @contextmanager
@@ -109,3 +110,15 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """A run keeps millions of objects and makes hardly any cycles: looking for those is a fifth of its time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

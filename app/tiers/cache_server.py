@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -47,10 +48,10 @@ class closing_all:  # noqa: N801 - a context manager, like contextlib.closing
             sock.close()
 
 
-def new_endpoint(host: str = "127.0.0.1") -> CacheEndpoint:
+def new_endpoint(host: str = "127.0.0.1", node_host: str = "127.0.0.1") -> CacheEndpoint:
     """Free ports, and a segment name that says which process it belongs to (see `sweep_segments`)."""
-    port, http_port, events_port = free_ports(3, host)
-    return CacheEndpoint(host, port, http_port, events_port, segment_name(port))
+    port, http_port, events_port, tier_port, ask_port = free_ports(5, "0.0.0.0")  # free on every address
+    return CacheEndpoint(host, port, http_port, events_port, segment_name(port), node_host, tier_port, ask_port)
 
 
 def segment_name(port: int) -> str:
@@ -70,7 +71,7 @@ def server_command(spec: CacheSpec, at: CacheEndpoint) -> list[str]:
         *("--supported-transfer-mode", "auto"),
         *(
             "--server-module",
-            json.dumps({"module_path": "app.tiers.server_module", "config": {"port": at.events_port}}),
+            json.dumps({"module_path": "app.tiers.server_module", "config": _module_config(spec, at)}),
         ),
         # What is likely to be read again stays in L1 (the default frees every loaded chunk after one use).
         *("--l2-prefetch-policy", "tierserve"),
@@ -83,6 +84,11 @@ def server_command(spec: CacheSpec, at: CacheEndpoint) -> list[str]:
     if spec.l2_adapter is not None:
         command += ["--l2-adapter", json.dumps(spec.l2_adapter)]
     return command
+
+
+def _module_config(spec: CacheSpec, at: CacheEndpoint) -> dict[str, Any]:
+    own = {"host": at.host, "port": at.events_port, "chunk_tokens": spec.chunk_tokens}
+    return own | {"node_host": at.node_host, "tier_port": at.tier_port, "ask_port": at.ask_port}
 
 
 def server_environment(spec: CacheSpec) -> dict[str, str]:

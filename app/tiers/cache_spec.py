@@ -28,13 +28,17 @@ class CacheSpec:
 
 @dataclass(frozen=True)
 class CacheEndpoint:
-    """Where a running server answers. All ports are on `host`."""
+    """Where a running server answers. All ports are on `host`, for the replicas of its node, except the last two:
+    routers on other nodes follow them, so they are on `node_host`, and they tell nothing but hashes."""
 
     host: str
     port: int
     http_port: int
     events_port: int
     shm_name: str
+    node_host: str = "127.0.0.1"
+    tier_port: int = 0
+    ask_port: int = 0
 
     @property
     def http_url(self) -> str:
@@ -43,6 +47,14 @@ class CacheEndpoint:
     @property
     def events_url(self) -> str:
         return f"tcp://{self.host}:{self.events_port}"
+
+    @property
+    def tiers_url(self) -> str:
+        return f"tcp://{self.node_host}:{self.tier_port}"
+
+    @property
+    def ask_url(self) -> str:
+        return f"tcp://{self.node_host}:{self.ask_port}"
 
 
 def cache_spec(model: ModelSettings, *, usage_stats: bool) -> CacheSpec | None:

@@ -2,6 +2,7 @@
 
 - Its histogram has no buckets, which Ray's metrics refuse: with `log_engine_metrics` (the default) no engine starts.
 - Its heartbeat starts with the first store, so a server that is restarted before that is never registered with again.
+- Its keys leave out the LoRA adapter and prompt embeddings: they go into the salt (app/kv_salt.py).
 - It has one time-out for starting (where minutes are fine) and for each answer on a request's way (where an engine on
   CPU stands still meanwhile): the latter is shortened once the engine is registered, and guarded (guarded_transfer).
 
@@ -16,6 +17,7 @@ from lmcache.integration.vllm.lmcache_mp_metrics import LMCacheMPPromMetrics
 from prometheus_client import Histogram
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 
+from app.kv_salt import kv_salt
 from app.tiers.guarded_transfer import guard
 from app.tiers.transfer import ANSWER_TIMEOUT_S
 
@@ -29,6 +31,14 @@ class TierConnector(LMCacheMPConnector):
         super().__init__(vllm_config, role, kv_cache_config)
         if role == KVConnectorRole.SCHEDULER:
             self.scheduler_adapter._mq_timeout = ANSWER_TIMEOUT_S
+
+    def _get_or_create_request_tracker(self, request: Any) -> Any:
+        # The tracker's salt is what every lookup, store and load of the request is keyed by.
+        tracker = super()._get_or_create_request_tracker(request)
+        adapter = request.lora_request.lora_name if request.lora_request is not None else None
+        unshared = request.request_id if request.prompt_embeds is not None else None
+        tracker.cache_salt = kv_salt(request.cache_salt, adapter, unshared)
+        return tracker
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         adapter = self.worker_adapter

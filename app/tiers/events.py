@@ -94,6 +94,11 @@ class LookupFeed:
             self._arrived.wait_for(lambda: request_id in self._lookups, timeout_s)
             return self._lookups.pop(request_id, None)
 
+    def peek(self, request_id: str) -> Lookup | None:
+        """The lookup of `request_id` if it is here; it stays. Does not block."""
+        with self._arrived:
+            return self._lookups.get(request_id)
+
     def check_integrity(self) -> None:
         with self._arrived:
             assert len(self._lookups) <= self._capacity, (len(self._lookups), self._capacity)

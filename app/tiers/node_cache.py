@@ -9,9 +9,11 @@ the replica that happened to create it would take everybody's L1 with it.
 """
 
 import asyncio
+import json
 import logging
 import tempfile
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from app.errors import ServingError
 from app.tiers.cache_server import CacheServer, new_endpoint, segment_name, sweep_segments
 from app.tiers.cache_spec import CacheEndpoint, CacheSpec
 from app.tiers.leases import Leases
+from app.tiers.node_host import node_host
 from app.tiers.transfer import HEARTBEAT_S
 
 NAMESPACE = "tierserve"
@@ -85,6 +88,7 @@ class NodeCache:
             "pid": server.pid if server else None,
             "restarts": self._restarts,
             "replicas": self._leases.holders(),
+            "chunk_tokens": self._spec.chunk_tokens,
             "healthy": False,
         }
         if server is not None:
@@ -112,12 +116,12 @@ class NodeCache:
         sweep_segments()
         at = self._remembered_endpoint()
         if at is None:
-            at = new_endpoint()
+            at = new_endpoint(node_host=node_host())
         else:  # engines of this actor's former life may still believe in the server that ended with it
             time.sleep(QUIET_S)
         server = CacheServer(self._spec, at, _run_directory() / f"cache-{self._key}-{at.port}.log")
         server.start()
-        self._memo().write_text("\n".join([at.host, str(at.port), str(at.http_port), str(at.events_port)]))
+        self._memo().write_text(json.dumps(asdict(at)))
         return server
 
     def _memo(self) -> Path:
@@ -127,9 +131,9 @@ class NodeCache:
         """The ports of this actor's former life (Ray restarts it if its process dies): engines still use them. The
         segment is a new one, named after this process, or others would take it for a dead one's."""
         try:
-            host, port, http_port, events_port = self._memo().read_text().splitlines()
-            return CacheEndpoint(host, int(port), int(http_port), int(events_port), segment_name(int(port)))
-        except (OSError, ValueError):
+            at = CacheEndpoint(**json.loads(self._memo().read_text()))
+            return replace(at, shm_name=segment_name(at.port))
+        except (OSError, ValueError, TypeError):
             return None
 
     async def _watch_server(self) -> None:

@@ -5,14 +5,14 @@ repeated without harm (`create` treats "already exists" after a lost answer as d
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from app.errors import ClusterError
 from cluster.clock import Clock
 from cluster.kube.errors import TRANSIENT, UnknownKindError, refused
-from cluster.kube.transport import Answer, ConnectionLostError, Transport
+from cluster.kube.transport import Answer, Call, ConnectionLostError, Transport
 from cluster.render.objects import Manifest, Ref
 
 FIELD_MANAGER = "tierserve"
@@ -37,23 +37,23 @@ class Api:
 
     def version(self) -> tuple[int, int]:
         """(major, minor) of the server; a suffix such as EKS's `+` is dropped."""
-        body = self._ok("read", "the version of the cluster", self._send("GET", "/version"))
+        body = self._ok("read", "the version of the cluster", self._send(Call("GET", "/version")))
         return int(body["major"]), int("".join(c for c in body["minor"] if c.isdigit()))
 
     def get(self, ref: Ref) -> Manifest | None:
-        answer = self._send("GET", self._path(ref))
+        answer = self._send(Call("GET", self._path(ref)))
         return None if answer.status == 404 else self._ok("get", str(ref), answer)
 
     def list(self, api_version: str, kind: str, namespace: str | None, selector: str = "") -> list[Manifest]:
         """Objects in a namespace (None: everywhere) whose labels match `selector`."""
         base = self._base(api_version, self._resource(api_version, kind), namespace)
-        answer = self._send("GET", base, {"labelSelector": selector} if selector else None)
+        answer = self._send(Call("GET", base, {"labelSelector": selector} if selector else None))
         return list(self._ok("list", f"{kind} objects", answer).get("items") or [])
 
     def create(self, manifest: Manifest) -> bool:
         """Create an object; False if one of that name is there already (it is left as it is)."""
         ref = self.resolved(manifest)
-        answer = self._send("POST", self._path(ref).rsplit("/", 1)[0], body=json.dumps(manifest))
+        answer = self._send(Call("POST", self._path(ref).rsplit("/", 1)[0], body=json.dumps(manifest)))
         if answer.status == 409:
             return False
         self._ok("create", str(ref), answer)
@@ -68,7 +68,7 @@ class Api:
         body["metadata"].pop("namespace", None)
         if ref.namespace:
             body["metadata"]["namespace"] = ref.namespace
-        answer = self._send("PATCH", self._path(ref), query, json.dumps(body), _APPLY)
+        answer = self._send(Call("PATCH", self._path(ref), query, json.dumps(body), _APPLY))
         after = self._ok("apply", str(ref), answer)
         if before is None:
             return "created"
@@ -80,14 +80,14 @@ class Api:
         With `dependents_first` the object stays until all that it owns is gone: waiting for it then waits for all.
         """
         body = json.dumps({"propagationPolicy": "Foreground" if dependents_first else "Background"})
-        answer = self._send("DELETE", self._path(ref), body=body)
+        answer = self._send(Call("DELETE", self._path(ref), body=body))
         if answer.status == 404:
             return False
         self._ok("delete", str(ref), answer)
         return True
 
     def logs(self, namespace: str, pod: str) -> str:
-        answer = self._send("GET", f"/api/v1/namespaces/{namespace}/pods/{pod}/log")
+        answer = self._send(Call("GET", f"/api/v1/namespaces/{namespace}/pods/{pod}/log"))
         if answer.status != 200:
             raise refused("read the log of", f"pod {namespace}/{pod}", answer)
         return answer.text
@@ -121,7 +121,7 @@ class Api:
             raise UnknownKindError(message) from None
 
     def _discover(self, api_version: str) -> None:
-        answer = self._send("GET", _root(api_version))
+        answer = self._send(Call("GET", _root(api_version)))
         if answer.status == 404:
             return
         for entry in self._ok("read", f"the kinds of {api_version}", answer).get("resources", []):
@@ -133,21 +133,11 @@ class Api:
             raise refused(action, what, answer)
         return answer.body
 
-    def _send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        body: str | None = None,
-        content_type: str = "application/json",
-    ) -> Answer:
-        return self._retrying(lambda: self._transport.send(method, path, query, body, content_type))
-
-    def _retrying(self, send: Callable[[], Answer]) -> Answer:
+    def _send(self, call: Call) -> Answer:
         for attempt in range(_ATTEMPTS):
             last = attempt == _ATTEMPTS - 1
             try:
-                answer = send()
+                answer = self._transport.send(call)
                 if answer.status not in TRANSIENT or last:
                     return answer
             except ConnectionLostError as error:

@@ -14,6 +14,17 @@ class ConnectionLostError(Exception):
 
 
 @dataclass(frozen=True)
+class Call:
+    """One request to the server; `path` begins with a slash."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] | None = None
+    body: str | None = None
+    content_type: str = "application/json"
+
+
+@dataclass(frozen=True)
 class Answer:
     status: int
     text: str
@@ -33,14 +44,7 @@ class Answer:
 
 
 class Transport(Protocol):
-    def send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        body: str | None = None,
-        content_type: str = "application/json",
-    ) -> Answer:
+    def send(self, call: Call) -> Answer:
         """One attempt. Raises ConnectionLostError when no answer came, and only then."""
 
 
@@ -56,22 +60,15 @@ class HttpTransport:
     ) -> None:
         self._host, self._pool, self._headers, self._timeout_s = host.rstrip("/"), pool, headers, timeout_s
 
-    def send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        body: str | None = None,
-        content_type: str = "application/json",
-    ) -> Answer:
-        url = f"{self._host}{path}" + (f"?{urlencode(query)}" if query else "")
+    def send(self, call: Call) -> Answer:
+        url = f"{self._host}{call.path}" + (f"?{urlencode(call.query)}" if call.query else "")
         headers = {"Accept": "application/json", **self._headers()}
-        if body is not None:
-            headers["Content-Type"] = content_type
+        if call.body is not None:
+            headers["Content-Type"] = call.content_type
         timeout = urllib3.Timeout(connect=10, read=self._timeout_s)
-        data = body.encode() if body is not None else None
+        data = call.body.encode() if call.body is not None else None
         try:
-            answer = self._pool.request(method, url, body=data, headers=headers, timeout=timeout, retries=False)
+            answer = self._pool.request(call.method, url, body=data, headers=headers, timeout=timeout, retries=False)
         except urllib3.exceptions.HTTPError as error:
             raise ConnectionLostError(f"{self._host}: {error}") from error
         return Answer(answer.status, answer.data.decode(errors="replace"))

@@ -2,12 +2,12 @@
 controllers that make everything ready at once. Failures are put in by `script`."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from cluster.kube.transport import Answer, ConnectionLostError
+from cluster.kube.transport import Answer, Call, ConnectionLostError
 
 # kind -> (api version, plural, namespaced)
 KINDS = {
@@ -58,22 +58,16 @@ class FakeCluster:
         for answer in answers:
             self._script.append((partial(_matches, method, part), answer))
 
-    def send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        body: str | None = None,
-        content_type: str = "application/json",
-    ) -> Answer:
-        self.calls.append((method, path))
+    def send(self, call: Call) -> Answer:
+        self.calls.append((call.method, call.path))
         for position, (matches, answer) in enumerate(self._script):
-            if matches(method, path):
+            if matches(call.method, call.path):
                 del self._script[position]
                 if isinstance(answer, ConnectionLostError):
                     raise answer
                 return answer
-        return self._serve(method, path, dict(query or {}), json.loads(body) if body else {})
+        body = json.loads(call.body) if call.body else {}
+        return self._serve(call.method, call.path, dict(call.query or {}), body)
 
     @property
     def writes(self) -> list[tuple[str, str]]:

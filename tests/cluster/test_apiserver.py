@@ -21,7 +21,7 @@ from cluster.kube.api import Api
 from cluster.kube.errors import FieldConflictError
 from cluster.kube.inventory import Inventory
 from cluster.kube.readiness import Readiness
-from cluster.kube.transport import ConnectionLostError, HttpTransport
+from cluster.kube.transport import Call, ConnectionLostError, HttpTransport
 from cluster.kube.waiting import Waiter
 from cluster.render.bundle import Renderer
 from cluster.render.objects import Manifest, in_order
@@ -89,7 +89,7 @@ def await_ready(transport: HttpTransport, folder: Path) -> None:
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         try:
-            if transport.send("GET", "/readyz").status == 200:
+            if transport.send(Call("GET", "/readyz")).status == 200:
                 return
         except ConnectionLostError:
             pass
@@ -141,7 +141,7 @@ def test_a_foreign_manager_is_named_and_its_value_kept(api: Api, applied: list[M
     import json
 
     query = {"fieldManager": "somebody", "force": "true"}
-    answer = api._send("PATCH", path, query, json.dumps(theirs), "application/apply-patch+yaml")
+    answer = api._send(Call("PATCH", path, query, json.dumps(theirs), "application/apply-patch+yaml"))
     assert answer.status == 200, answer.text
     with pytest.raises(FieldConflictError, match="somebody"):
         api.apply(service)

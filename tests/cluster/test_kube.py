@@ -16,7 +16,7 @@ from cluster.kube.api import Api
 from cluster.kube.connect import from_kubeconfig
 from cluster.kube.errors import UnknownKindError
 from cluster.kube.readiness import Readiness, readiness
-from cluster.kube.transport import Answer, ConnectionLostError, HttpTransport
+from cluster.kube.transport import Answer, Call, ConnectionLostError, HttpTransport
 from cluster.kube.waiting import Waiter
 from cluster.render.objects import Ref
 from tests.cluster.fake_cluster import FakeClock, FakeCluster, refusal
@@ -187,15 +187,15 @@ def server() -> Iterator[tuple[str, list[tuple[str, str, str, str]]]]:
 def test_http_transport(server: tuple[str, list[tuple[str, str, str, str]]]) -> None:
     host, seen = server
     transport = HttpTransport(host, urllib3.PoolManager(), lambda: {"Authorization": "Bearer t"})
-    answer = transport.send("PATCH", "/x", {"force": "true"}, "{}", "application/apply-patch+yaml")
+    answer = transport.send(Call("PATCH", "/x", {"force": "true"}, "{}", "application/apply-patch+yaml"))
     assert (answer.status, answer.body) == (200, {"ok": True})
     assert seen == [("/x?force=true", "application/apply-patch+yaml", "Bearer t", "{}")]
-    assert transport.send("GET", "/y").status == 403
+    assert transport.send(Call("GET", "/y")).status == 403
 
 
 def test_http_transport_without_a_server() -> None:
     with pytest.raises(ConnectionLostError, match=r"127\.0\.0\.1:9"):
-        HttpTransport("http://127.0.0.1:9", urllib3.PoolManager()).send("GET", "/")
+        HttpTransport("http://127.0.0.1:9", urllib3.PoolManager()).send(Call("GET", "/"))
 
 
 def test_kubeconfig(
@@ -212,7 +212,7 @@ def test_kubeconfig(
     }
     (tmp_path / "config").write_text(yaml.safe_dump(config))
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config"))
-    from_kubeconfig("kind-x").send("GET", "/version")
+    from_kubeconfig("kind-x").send(Call("GET", "/version"))
     assert seen == [("/version", "", "Bearer secret-token", "")]
     with pytest.raises(ClusterError, match="kubeconfig context absent"):
         from_kubeconfig("absent")

@@ -1,12 +1,10 @@
 """Stopped anywhere, apply continues and destroy cleans up: at any request, by refusal and by a cut line."""
 
-from collections.abc import Mapping
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import ClusterError
-from cluster.kube.transport import Answer, ConnectionLostError
+from cluster.kube.transport import Answer, Call, ConnectionLostError
 from cluster.stages import run
 from tests.cluster.conftest import World, renderer
 from tests.cluster.fake_cluster import FakeCluster, refusal
@@ -24,21 +22,14 @@ class Interrupted(FakeCluster):
     def heal(self) -> None:
         self.at = 1 << 30
 
-    def send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        body: str | None = None,
-        content_type: str = "application/json",
-    ) -> Answer:
+    def send(self, call: Call) -> Answer:
         self.seen += 1
         if self.seen < self.at:
-            return super().send(method, path, query, body, content_type)
+            return super().send(call)
         if not self.cut:
             return refusal(403, "no longer allowed", "Forbidden")
         if self.seen % 2:  # carried out, but the answer does not arrive
-            super().send(method, path, query, body, content_type)
+            super().send(call)
         raise ConnectionLostError("cable")
 
 

@@ -1,6 +1,5 @@
 """Made-up machines: each thing that is missing is one line that names the remedy."""
 
-import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,10 +7,17 @@ from typing import Any
 import pytest
 
 from app.errors import MachineError
-from app.local.machine import OBJECT_STORE_BYTES, Machine, check_machine, check_port, needed_bytes
+from app.local.machine import (
+    OBJECT_STORE_BYTES,
+    Machine,
+    _gpus,
+    check_machine,
+    check_resources,
+    needed_bytes,
+)
 from app.settings import GiB, Settings, load_settings
 
-FIT = Machine("Linux", "x86_64", frozenset({"avx2"}), 64 * GiB, 16 * GiB, 100 * GiB)
+FIT = Machine("Linux", "x86_64", frozenset({"avx2"}), 64 * GiB, 16 * GiB, 100 * GiB, 8, 0)
 
 
 def settings(*models: dict[str, Any]) -> Settings:
@@ -80,33 +86,49 @@ def test_models_pay_for_one_pool_only_if_they_share_it() -> None:
     refusal(replace(FIT, shm_free_bytes=OBJECT_STORE_BYTES + GiB), settings({}, {"l1": {"workers": 3}}))
 
 
+def unplaceable(machine: Machine, *of: Settings) -> str:
+    with pytest.raises(MachineError) as caught:
+        check_resources(of, machine)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_more_cpus_than_there_are() -> None:
+    wanted = settings({"num_cpus": 4, "replicas": 2})
+    assert unplaceable(FIT, wanted).startswith("this file reserves 8.1 CPUs, this machine has 8: lower `num_cpus`")
+    check_resources([settings({"num_cpus": 3.9, "replicas": 2})], FIT)
+
+
+def test_applications_share_the_machine() -> None:
+    half = settings({"num_cpus": 4})
+    check_resources([half], FIT)
+    assert "reserves 8.2 CPUs" in unplaceable(FIT, half, half)
+
+
+def test_autoscaling_needs_room_for_its_smallest_size() -> None:
+    check_resources([settings({"num_cpus": 4, "autoscaling": {"min_replicas": 1, "max_replicas": 4}})], FIT)
+
+
+def test_gpus_that_are_not_there() -> None:
+    wide = {"accelerator": "gpu", "engine": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}}
+    assert "needs 4 GPUs, this machine has none" in unplaceable(FIT, settings(wide))
+    assert "needs 1 GPU, this machine has none" in unplaceable(FIT, settings({"accelerator": "L40S"}))
+    assert "needs 4 GPUs, this machine has 3" in unplaceable(replace(FIT, gpus=3), settings(wide))
+    check_resources([settings(wide)], replace(FIT, gpus=4))
+    check_resources([settings(wide)], replace(FIT, gpus=None))
+
+
+def test_gpus_are_counted_by_their_devices(tmp_path: Path) -> None:
+    assert _gpus(tmp_path) == 0
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert _gpus(tmp_path) == 2
+    (tmp_path / "dxg").touch()
+    assert _gpus(tmp_path) is None
+
+
 def test_this_machine_can_be_read() -> None:
     machine = Machine.read()
     assert machine.system
     assert machine.available_bytes > 0
     assert machine.home_free_bytes > 0, "a home that does not exist yet is measured where it will be"
-
-
-def test_a_free_port_passes_and_a_taken_one_names_the_next(unused_port: int) -> None:
-    check_port("127.0.0.1", unused_port)
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", unused_port))
-        other.listen()
-        with pytest.raises(MachineError, match=f"port {unused_port} .* `make serve PORT={unused_port + 1}`"):
-            check_port("127.0.0.1", unused_port)
-
-
-def test_a_port_whose_last_connection_just_ended_is_free(unused_port: int) -> None:
-    """A second `make serve` must not wait for TIME_WAIT."""
-    with socket.socket() as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(("127.0.0.1", unused_port))
-        server.listen()
-        with socket.create_connection(("127.0.0.1", unused_port)):
-            server.accept()[0].close()  # the server's end closes first: it keeps TIME_WAIT
-    check_port("127.0.0.1", unused_port)
-
-
-def test_a_host_that_is_not_here() -> None:
-    with pytest.raises(MachineError, match=r"port 80 on 192\.0\.2\.1 cannot be used"):
-        check_port("192.0.2.1", 80)

@@ -27,6 +27,12 @@ def test_the_stage_is_the_last_mark(tmp_path: Path) -> None:
     ]
 
 
+def test_a_replica_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
+    log(tmp_path, "a", "Started initializing replica\nGraceful shutdown complete; replica exiting.\n")
+    log(tmp_path, "b", "Started initializing replica\n")
+    assert replica_stages(tmp_path) == ["2: attaching to L1"]
+
+
 def test_no_logs_yet(tmp_path: Path) -> None:
     assert replica_stages(tmp_path) == []
 
@@ -50,3 +56,12 @@ def test_only_changes_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     deployment_progress(done, said.append, tmp_path)
     assert [line.split(" s  ")[1] for line in said] == ["replicas import vLLM", "1: attaching to L1", "1: engine up"]
+
+
+def test_crashes_are_said_when_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_TICK_S", 0.0)
+    said: list[str] = []
+    crashes = iter([["it crashed"], []])
+    left = iter([False, False, True])
+    deployment_progress(lambda: next(left), said.append, tmp_path, lambda: next(crashes))
+    assert [line.split(" s  ")[1] for line in said] == ["it crashed", "replicas import vLLM"]

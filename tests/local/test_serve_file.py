@@ -79,6 +79,12 @@ def test_a_wrong_port(tmp_path: Path, port: Any) -> None:
     assert refusal(path) == f": http_options.port must be a number from 1 to 65535, not {port!r}"
 
 
+@pytest.mark.parametrize("prefix", ["x", "/x/", 5])
+def test_a_wrong_route_prefix(tmp_path: Path, prefix: Any) -> None:
+    path = write(tmp_path, {"applications": [{**APPLICATION, "route_prefix": prefix}]})
+    assert refusal(path) == f", application one: route_prefix must be / or like /name, not {prefix!r}"
+
+
 def test_wrong_http_options(tmp_path: Path) -> None:
     path = write(tmp_path, {"http_options": ["port"], "applications": [APPLICATION]})
     assert refusal(path).startswith(": `http_options:` must be a mapping")

@@ -59,7 +59,7 @@ class KvFleet(Fleet):
 
     def tier(self, tier: Any, owner: str, tokens: list[int], salt: str = "", *, gone: bool = False) -> None:
         chunks = chunk_keys(pack(tokens), CHUNK)
-        event = (Removed if gone else Stored)(Scope("m", salt), chunks)
+        event = (Removed if gone else Stored)(Scope("", salt), chunks)
         self.core.tier_events(tier, TierBatch(owner, "1", self.seqs[owner], 0.0, [event]))
         self.seqs[owner] += 1
 

@@ -1,5 +1,6 @@
 """Whatever goes wrong, a client reads OpenAI's error shape, and no name of ours, Ray's or Python's in it."""
 
+import json
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from starlette.responses import StreamingResponse
 from starlette.testclient import TestClient
 from vllm.exceptions import VLLMValidationError
 
+from app.serving.examples import example_of, smallest_body
 from app.serving.http_errors import ModelNotFound, install_error_handlers
 
 
@@ -133,7 +135,36 @@ def test_a_wrong_field_is_named_by_its_path_alone(client: TestClient, body: Any,
 
 
 def test_a_body_that_is_no_object(client: TestClient) -> None:
-    assert error_of(client.post("/chat", json=[1]), 400)["param"] is None
+    error = error_of(client.post("/chat", json=[1]), 400)
+    assert error["param"] is None
+    assert error["message"].startswith("The body must be a JSON object, for example {")
+
+
+def test_no_body_at_all_is_answered_with_one(client: TestClient) -> None:
+    message = error_of(client.post("/chat"), 400)["message"]
+    assert message.startswith("The request has no body. Send JSON, for example ")
+    body = json.loads(message.partition("for example ")[2])
+    assert client.post("/chat", json=body).status_code == 200, "the example is one that works"
+
+
+def test_a_body_that_is_not_said_to_be_json(client: TestClient) -> None:
+    sent = client.post("/chat", content=b'{"messages": []}', headers={"content-type": "text/plain"})
+    assert "`Content-Type: application/json`" in error_of(sent, 400)["message"]
+
+
+def test_a_missing_field_comes_with_an_example(client: TestClient) -> None:
+    message = error_of(client.post("/chat", json={"model": "m"}), 400)["message"]
+    assert message == 'messages: is required, for example "messages": [{"role": "user", "content": "Hello!"}]'
+    assert error_of(client.post("/chat", json={"messages": [{"content": "a"}]}), 400)["message"] == (
+        "messages[0].role: is required"
+    )
+
+
+def test_each_endpoint_has_its_own_example() -> None:
+    assert '"prompt"' in smallest_body("/app/v1/completions")
+    assert '"messages"' in smallest_body("/v1/chat/completions")
+    assert '"tokens"' in smallest_body("/detokenize")
+    assert example_of("/tokenize", "prompt") == '"prompt": "A sentence."'
 
 
 def test_fields_outside_the_body(client: TestClient) -> None:
@@ -142,9 +173,11 @@ def test_fields_outside_the_body(client: TestClient) -> None:
 
 
 def test_no_such_path_and_no_such_method(client: TestClient) -> None:
-    assert error_of(client.get("/nowhere"), 404)["type"] == "not_found_error"
+    error = error_of(client.get("/nowhere"), 404)
+    assert error["type"] == "not_found_error"
+    assert error["message"].startswith("There is nothing at /nowhere. Try /v1/chat/completions")
     response = client.get("/chat")
-    error_of(response, 405)
+    assert error_of(response, 405)["message"] == "/chat does not take GET: use POST."
     assert response.headers["allow"] == "POST"
 
 

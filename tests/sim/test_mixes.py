@@ -3,7 +3,7 @@
 import pytest
 
 from app.sim.blocks import BlockPool
-from app.sim.mixes import Agent, Chat, Mix, Rag, mixed
+from app.sim.mixes import AGENT, Chat, Mix, Rag, mixed
 from app.sim.workload import Job, totals
 
 
@@ -38,10 +38,10 @@ def test_rag_hits_30_to_60_per_cent() -> None:
 
 
 def test_an_agents_scaffold_is_hit_nearly_always() -> None:
-    assert hits(jobs_of(Agent(), 1000), BlockPool(4000, 16), 0, 8192) > 0.995
+    assert hits(jobs_of(AGENT, 1000), BlockPool(4000, 16), 0, 8192) > 0.995
 
 
-@pytest.mark.parametrize("mix", [Chat(), Rag(), Agent()], ids=["chat", "rag", "agent"])
+@pytest.mark.parametrize("mix", [Chat(), Rag(), AGENT], ids=["chat", "rag", "agent"])
 def test_a_mix_repeats_exactly_arrives_in_order_and_covers_its_prompts(mix: Mix) -> None:
     workload = mixed("m", mix, 300, rate=5.0, seed=3)
     jobs = list(workload.jobs())
@@ -53,7 +53,7 @@ def test_a_mix_repeats_exactly_arrives_in_order_and_covers_its_prompts(mix: Mix)
 
 
 def test_equal_names_mean_equal_prefixes() -> None:
-    for mix in (Chat(), Rag(), Agent()):
+    for mix in (Chat(), Rag(), AGENT):
         before: dict[int, tuple[int, ...]] = {}
         for job in mixed("m", mix, 300).jobs():
             for at, name in enumerate(job.names):

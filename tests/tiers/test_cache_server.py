@@ -65,7 +65,7 @@ class TestRunning:
 
     def test_our_module_is_loaded_and_reports(self, server: CacheServer) -> None:
         status = httpx.get(f"{server.at.http_url}/status").text
-        assert '"tierserve_events":{"lookups":0,"dropped":0}' in status.replace(" ", "")
+        assert '"tierserve_events":{"lookups":0,"dropped":0,"l1_chunks":0,"l2_chunks":0,' in status.replace(" ", "")
 
     def test_it_does_not_send_usage_statistics(self, server: CacheServer) -> None:
         environment = Path(f"/proc/{server.pid}/environ").read_text().split("\0")

@@ -6,11 +6,9 @@ Source: vllm-project/aibrix, `pkg/plugins/gateway/algorithms/prefix_cache.go`. D
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable
 
-from app.routing.load import LoadBook
 from app.routing.policy import Request
-from app.routing.roster import Roster, any_slot
+from app.routing.roster import any_slot
 from app.sim.baselines.base import Routing
 
 
@@ -21,8 +19,8 @@ class AibrixPrefixCache(Routing):
     name = "aibrix_prefix_cache"
     gap, deviations, ttl_s = 8, 1.0, 1200.0
 
-    def __init__(self, roster: Roster, load: LoadBook, clock: Callable[[], float], random: Callable[[], float]) -> None:
-        super().__init__(roster, load, clock, random)
+    def prepare(self) -> None:
+        super().prepare()
         self._sent: OrderedDict[tuple[int, int], float] = OrderedDict()
 
     def pick(self, request: Request, candidates: int) -> int:

@@ -13,8 +13,20 @@ class Baseline(ABC):
 
     name: str
 
-    def __init__(self, roster: Roster, load: LoadBook, clock: Callable[[], float], random: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        roster: Roster,
+        load: LoadBook,
+        clock: Callable[[], float],
+        random: Callable[[], float],
+        chunk_tokens: int = 256,
+    ) -> None:
         self._roster, self._load, self._clock, self._random = roster, load, clock, random
+        self._chunk_tokens = chunk_tokens
+        self.prepare()
+
+    def prepare(self) -> None:  # noqa: B027 - a rule without state
+        """Make what the rule keeps; called once, when it is made."""
 
     @abstractmethod
     def pick(self, request: Request, candidates: int) -> int:
@@ -122,9 +134,8 @@ class Routes:
 class Routing(Baseline):
     """A rule that remembers where it sent what."""
 
-    def __init__(self, roster: Roster, load: LoadBook, clock: Callable[[], float], random: Callable[[], float]) -> None:
-        super().__init__(roster, load, clock, random)
-        self.routes = Routes(roster)
+    def prepare(self) -> None:
+        self.routes = Routes(self._roster)
 
     def on_routed(self, request: Request, slot: int) -> None:
         self.routes.insert(request.prompt.pieces, slot)

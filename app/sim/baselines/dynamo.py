@@ -4,11 +4,7 @@ Source: ai-dynamo/dynamo, `docs/components/router/{router-concepts,router-config
 Defaults: overlap weight 1.0, temperature 0 (the lowest cost wins), credits device 1.0, host 0.75, disk 0.25.
 """
 
-from collections.abc import Callable
-
-from app.routing.load import LoadBook
 from app.routing.policy import CacheReport, Request
-from app.routing.roster import Roster
 from app.sim.baselines.indexed import Indexed
 
 
@@ -21,16 +17,9 @@ class DynamoCost(Indexed):
     name = "dynamo"
     device, host, disk = 1.0, 0.75, 0.25
 
-    def __init__(
-        self,
-        roster: Roster,
-        load: LoadBook,
-        clock: Callable[[], float],
-        random: Callable[[], float],
-        chunk_tokens: int = 256,
-    ) -> None:
-        super().__init__(roster, load, clock, random, chunk_tokens)
-        load.request_units = 0
+    def prepare(self) -> None:
+        super().prepare()
+        self._load.request_units = 0
         self._active: dict[int, dict[str, int]] = {}
 
     def pick(self, request: Request, candidates: int) -> int:

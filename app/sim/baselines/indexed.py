@@ -1,13 +1,11 @@
 """For peers whose routers follow KV events: what each replica could reuse, tier by tier, from the same indexes."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from app.routing.kv_index import EngineIndex
 from app.routing.kv_keys import chunk_keys, pack
-from app.routing.load import LoadBook
 from app.routing.policy import Replica, Request
-from app.routing.roster import Roster, slots_of
+from app.routing.roster import slots_of
 from app.routing.tier_index import Scope, TierIndex
 from app.sim.baselines.base import Baseline
 
@@ -23,17 +21,8 @@ class Reach(NamedTuple):
 class Indexed(Baseline):
     """All tiers report to it without delay or loss, which is more than these peers have with LMCache."""
 
-    def __init__(
-        self,
-        roster: Roster,
-        load: LoadBook,
-        clock: Callable[[], float],
-        random: Callable[[], float],
-        chunk_tokens: int = 256,
-    ) -> None:
-        super().__init__(roster, load, clock, random)
+    def prepare(self) -> None:
         self.l0, self.l1, self.l2 = EngineIndex(), TierIndex(), TierIndex()
-        self._chunk_tokens = chunk_tokens
         self._nodes: dict[int, str] = {}
 
     def reach(self, request: Request, candidates: int) -> dict[int, Reach]:
@@ -44,7 +33,7 @@ class Indexed(Baseline):
             for slot in slots_of(run.replicas):
                 held.setdefault(slot, run.tokens)
         chunks = chunk_keys(packed, chunk)
-        scope = Scope(request.prompt.model)
+        scope = Scope("")
         on_node, pool = self.l1.runs(scope, chunks), self.l2.reach(scope, chunks)
         found = {}
         for slot in slots_of(candidates):

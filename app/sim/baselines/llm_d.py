@@ -9,9 +9,8 @@ memory at 0.8. What the pool holds counts for nothing in either.
 from collections import OrderedDict
 from collections.abc import Callable
 
-from app.routing.load import LoadBook
 from app.routing.policy import Request
-from app.routing.roster import Roster, slots_of
+from app.routing.roster import slots_of
 from app.sim.baselines.base import Routing
 from app.sim.baselines.indexed import Indexed
 from app.sim.gauges import Gauge
@@ -42,8 +41,8 @@ class LlmdApproximate(Routing):
     weights = (3.0, 2.0, 2.0)
     lru, longest = 31_250, 131_072 // 64
 
-    def __init__(self, roster: Roster, load: LoadBook, clock: Callable[[], float], random: Callable[[], float]) -> None:
-        super().__init__(roster, load, clock, random)
+    def prepare(self) -> None:
+        super().prepare()
         self._gauge: Callable[[str], Gauge] = lambda replica: _NOTHING
         self._latest: dict[int, OrderedDict[int, None]] = {}
 
@@ -79,15 +78,8 @@ class LlmdPrecise(Indexed):
     weights = (2.0, 1.0, 1.0)
     host = 0.8
 
-    def __init__(
-        self,
-        roster: Roster,
-        load: LoadBook,
-        clock: Callable[[], float],
-        random: Callable[[], float],
-        chunk_tokens: int = 256,
-    ) -> None:
-        super().__init__(roster, load, clock, random, chunk_tokens)
+    def prepare(self) -> None:
+        super().prepare()
         self._gauge: Callable[[str], Gauge] = lambda replica: _NOTHING
 
     def watch(self, gauge: Callable[[str], Gauge]) -> None:

@@ -289,6 +289,10 @@ class CurvineL2Adapter(L2AdapterInterface):
         if keys:
             self._tell(self._notify_keys_stored, keys, sizes)
 
+    def known_keys(self) -> list[ObjectKey]:
+        """What this server knows to be in the pool: what it stored, and what it found there at its start."""
+        return self._known.keys()
+
     def get_usage(self) -> AdapterUsage:
         """The whole pool's bytes, as its janitor last said; by salt what this server knows of."""
         usage = super().get_usage()

@@ -38,6 +38,10 @@ class KnownKeys(Generic[K]):
         with self._lock:
             return self._keys.pop(name, None)
 
+    def keys(self) -> list[K]:
+        with self._lock:
+            return [key for key, _ in self._keys.values()]
+
     @property
     def full(self) -> bool:
         with self._lock:

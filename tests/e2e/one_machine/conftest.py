@@ -18,6 +18,6 @@ def served(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
     code = stop(running)
     alive = [process for process in tree if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
     assert not alive, f"processes left: {alive}\n{running.output()}"
-    assert code == 130, running.output()
+    assert code == 0, running.output()
     assert not leftovers({running.process.pid, *(process.pid for process in tree)})
     assert not list((home / "run").glob("*.json"))

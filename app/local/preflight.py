@@ -1,0 +1,30 @@
+"""Everything that can be known to fail before a start, in the order of what it costs to find out."""
+
+from app.local.machine import Machine, check_machine, check_resources
+from app.local.paths import check_paths
+from app.local.quiet import quiet_import_of_vllm
+from app.local.serve_file import ServeFile
+from app.local.serve_schema import check_schema
+
+
+def check_here(file: ServeFile) -> None:
+    """Raises MachineError or ModelError for what this machine lacks. Imports nothing heavy."""
+    machine = Machine.read()
+    check_resources((entry.settings for entry in file.applications), machine)
+    for entry in file.applications:
+        check_machine(entry.settings, machine)
+        check_paths(entry.settings)
+
+
+def check_file(file: ServeFile) -> None:
+    """Raises SettingsError for a key that Ray Serve does not have, an engine argument that vLLM would refuse, a wrong
+    routing option. Imports Ray and vLLM (seconds)."""
+    check_schema(file)
+    with quiet_import_of_vllm():
+        from app.serving.engine_arguments import check_engine_arguments
+        from app.serving.llm_config import router_arguments
+
+        for entry in file.applications:
+            for model in entry.settings.models:
+                check_engine_arguments(model)
+                router_arguments(model)

@@ -231,7 +231,7 @@ class Pool(PoolDirectory):
 
     def get_many(self, wanted: Iterable[tuple[ChunkId, memoryview]], landing: Landing) -> list[Get]:
         """`get` for several, faster: first all files are opened, then all are read. Reading a chunk empties the
-        processor's caches, and what the interpreter does between two reads costs three times as much as elsewhere."""
+        processor's caches, and what the interpreter does between two reads costs more than elsewhere."""
         outcomes: list[Get] = []
         reading = [self._open(chunk, into) for chunk, into in wanted]
         for item in reading:

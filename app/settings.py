@@ -79,6 +79,12 @@ class L2Settings(_Section):
     )
     path: Path | None = Field(None, description="Directory of the pool. None: `l2` under TIERSERVE_HOME.")
     capacity_gib: float = Field(8.0, gt=0, description="Upper bound of what the pool keeps on its directory.")
+    prefill_tokens_per_s: float = Field(
+        0.0,
+        ge=0,
+        description="What the pool's eviction assumes of the model's speed, as the router's calibration shows it; it"
+        " only matters where models share a pool. 0: not known.",
+    )
     adapter: dict[str, Any] | None = Field(
         None, description="For `custom`: the JSON of LMCache's --l2-adapter, e.g. {type: s3, ...}."
     )

@@ -10,6 +10,8 @@ _BENCHES = {
     "all": "Every measurement, and the page that shows them.",
     "generators": "Public load generators, as they are, against the endpoint.",
     "pool": "The L2 pool beside LMCache's own file adapters.",
+    "retention": "LRU against the pool's score on a trace of requests.",
+    "compression": "What zstd makes of the chunks in a pool.",
     "routing": "What routing a request costs, beside Ray's own routers.",
     "startup": "Seconds from the command to the first answer, and where they go.",
     "ttft": "Time to first token by prompt length: computed, and from L2, L1 and L0.",

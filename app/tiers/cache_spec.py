@@ -86,6 +86,7 @@ def _l2_adapter(model: ModelSettings) -> dict[str, Any]:
         "shared": True,
         "capacity_gb": l2.capacity_gib,
         "chunk_size": model.l1.chunk_tokens,
+        "prefill_tokens_per_s": l2.prefill_tokens_per_s,
         # LMCache's keys do not tell revisions of a model's weights apart; the pool's do.
         "revision": model.revision or "",
     }

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from app.bench import pool, retention
+from app.bench import compression, pool, retention
+from app.tiers.curvine.landing import Landing
+from app.tiers.curvine.pool import Pool, Put
+from tests.tiers.curvine.conftest import chunk_of
 
 pytest.importorskip("lmcache")
 
@@ -31,3 +34,20 @@ def test_retention_on_a_small_trace(tmp_path: Path) -> None:
     done = CliRunner().invoke(retention.retention, [str(trace), "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.output)["requests"] == 100
+
+
+def test_compression_of_a_pools_own_chunks(tmp_path: Path) -> None:
+    chunks = Pool(tmp_path)
+    chunks.open()
+    chunk = chunk_of(1, 4096)
+    assert chunks.put(chunk, memoryview(bytes(4096)), Landing()) is Put.STORED
+    rows = compression.run(compression.read_samples(tmp_path, 5))
+    assert {row["form"] for row in rows} == {"as stored", "bytes shuffled"}
+    assert all(row["ratio"] > 10 for row in rows), "zeros compress"
+    assert CliRunner().invoke(compression.compression, [str(tmp_path), "--json"]).exit_code == 0
+    (tmp_path / "empty").mkdir()
+    assert CliRunner().invoke(compression.compression, [str(tmp_path / "empty")]).exit_code == 1
+
+
+def test_shuffling_puts_bytes_of_one_significance_together() -> None:
+    assert compression.Sample(b"a1b2c3", 2).shuffled() == b"abc123"

@@ -18,8 +18,9 @@ import itertools
 import logging
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ class CurvineL2Adapter(L2AdapterInterface):
             config = CurvineL2AdapterConfig.from_dict(config)
         self._settings = settings = config.settings
         super().__init__(max_capacity_bytes=settings.capacity_bytes)
-        usage, credit = Usage(), Credit(limited=settings.capacity_bytes > 0)
+        usage, credit = Usage(settings.prefill_tokens_per_s), Credit(limited=settings.capacity_bytes > 0)
         pool = Pool(settings.path, credit=credit)
         pool.open()
         self._usage = usage
@@ -135,9 +136,9 @@ class CurvineL2Adapter(L2AdapterInterface):
         named = NamedTask(self._names, keys, objects)
 
         def done(outcomes: list[Put]) -> None:
-            there = [index for index, outcome in enumerate(outcomes) if outcome in _STORED]
-            written = [self._account(keys[index], named, index, outcomes[index]) for index in there]
             named.release()
+            there = [index for index, outcome in enumerate(outcomes) if outcome in _STORED]
+            written = self._account(keys, named, there, outcomes)
             if there:
                 self._tell(self._notify_keys_stored, [keys[index] for index in there], written)
             with self._lock:
@@ -147,16 +148,17 @@ class CurvineL2Adapter(L2AdapterInterface):
         self._service.store(named, done)
         return task
 
-    def _account(self, key: ObjectKey, named: NamedTask, index: int, outcome: Put) -> int:
-        """The bytes that one stored key adds to what this server knows of the pool."""
-        chunk = named.chunk(index)
-        file_bytes = named.file_bytes(index)
-        new = self._known.add(name_of(chunk), key, file_bytes)
-        if outcome is not Put.STORED:
-            # Not ours, but new to our listeners' byte counts if nobody has told us of it.
-            return file_bytes if new else 0
-        self._usage.stored(chunk, file_bytes)
-        return file_bytes
+    def _account(
+        self, keys: Sequence[ObjectKey], named: NamedTask, there: Sequence[int], outcomes: Sequence[Put]
+    ) -> list[int]:
+        """The bytes that each stored key adds to what this server knows of the pool."""
+        chunks = [named.chunk(index) for index in there]
+        sizes = [named.file_bytes(index) for index in there]
+        new = self._known.add_many(map(name_of, chunks), [keys[index] for index in there], sizes)
+        ours = [outcomes[index] is Put.STORED for index in there]
+        self._usage.stored(list(compress(chunks, ours)), list(compress(sizes, ours)))
+        # What was there is not ours, but new to our listeners' byte counts if nobody has told us of it.
+        return [size if is_ours or is_new else 0 for size, is_ours, is_new in zip(sizes, ours, new, strict=True)]
 
     def pop_completed_store_tasks(self) -> dict[int, L2StoreResult]:
         with self._lock:
@@ -210,17 +212,16 @@ class CurvineL2Adapter(L2AdapterInterface):
 
         def done(loaded: list[bool]) -> None:
             bitmap = Bitmap(len(keys))
-            for index, hit in enumerate(loaded):
-                if hit:
-                    bitmap.set(index)
-            self._usage.loaded(named.chunk(index) for index, hit in enumerate(loaded) if hit)
+            hits = [index for index, hit in enumerate(loaded) if hit]
+            for index in hits:
+                bitmap.set(index)
             named.release()
-            hits = [key for key, hit in zip(keys, loaded, strict=True) if hit]
-            if hits:
-                self._tell(self._notify_keys_accessed, hits)
             with self._lock:
                 self._loads[task] = bitmap
             self._notify(self._load_event)
+            if hits:  # the request does not wait for this
+                self._usage.loaded([named.chunk(index) for index in hits])
+                self._tell(self._notify_keys_accessed, [keys[index] for index in hits])
 
         self._service.load(named, done)
         return task

@@ -109,6 +109,11 @@ def frame(chunk: ChunkId, payload_bytes: int) -> Frame:
     return Frame(chunk, payload_bytes, identity, _template(chunk.family.layout, payload_bytes, len(identity)))
 
 
+def file_bytes(chunk: ChunkId, payload_bytes: int) -> int:
+    """The size of its file. Raises PoolError as `frame`."""
+    return frame(chunk, payload_bytes).size
+
+
 @functools.lru_cache(maxsize=256)
 def _family_json(family: Family) -> str:
     return json.dumps(family.manifest(), sort_keys=True, separators=(",", ":"))[:-1]

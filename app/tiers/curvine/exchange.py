@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from app.tiers.curvine.usage import Report, Stored
 
@@ -33,6 +33,8 @@ class Status:
     """Writer -> bytes that it may store in all, ever. Without meaning where capacity is 0."""
     settled: dict[str, int]
     """Writer -> bytes of that which are known to be stored, for the janitor's successor."""
+    worth: dict[str, float] = field(default_factory=dict)
+    """Family -> seconds of prefill that a byte saves, for the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,21 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
+from app.tiers.curvine import fused
+
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
 # Memory file systems refuse RWF_NOWAIT, yet cannot hang: there is no device or daemon behind them.
 _MEMORY_MAGIC = {0x01021994, 0x858458F6}
+# ext4 writes a file whose room was reserved in one go a quarter faster. Elsewhere it was not measured, and a FUSE mount
+# may answer by writing zeros.
+_PRESIZED_MAGIC = {0xEF53}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _renameat2: Callable[..., int] | None = getattr(_libc, "renameat2", None)
+_fallocate = getattr(_libc, "fallocate", None)
+if _fallocate is not None:
+    _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
 class FileOps:
@@ -48,6 +56,14 @@ class FileOps:
         """
         return os.preadv(fd, views, offset, os.RWF_NOWAIT)
 
+    @staticmethod
+    def read_verified(
+        fd: int, head: bytes, payload: memoryview, tail_bytes: int, tail: Callable[[str], bytes], *, nowait: bool
+    ) -> bool | None:
+        """Reads a whole chunk file in one step; None if that cannot be done. See `FusedReader`. `nowait`: only what is
+        in the page cache. Here None, so that who replaces single calls sees all of them."""
+        return None
+
     def publish(self, source: str, target: str) -> bool:
         """Renames without ever replacing: True if `target` is now this file, False if there was one already.
 
@@ -66,8 +82,25 @@ class FileOps:
 
     def cannot_hang(self, fd: int) -> bool:
         """Whether the file lives in memory only."""
-        buffer = (ctypes.c_long * 32)()
-        return _libc.fstatfs(fd, ctypes.byref(buffer)) == 0 and buffer[0] in _MEMORY_MAGIC
+        return _magic(fd) in _MEMORY_MAGIC
+
+    def can_reserve(self, fd: int) -> bool:
+        """Whether `reserve` is worth calling for new files of this file system."""
+        return _fallocate is not None and _magic(fd) in _PRESIZED_MAGIC
+
+    def reserve(self, fd: int, size: int) -> None:
+        """Takes room for an empty file at once; it then has that size. Where there is no such call: nothing."""
+        if _fallocate is None or _fallocate(fd, 0, 0, size) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+            raise OSError(code, os.strerror(code))
+
+
+def _magic(fd: int) -> int | None:
+    """Of the file system; None if it does not say."""
+    buffer = (ctypes.c_long * 32)()
+    return int(buffer[0]) if _libc.fstatfs(fd, ctypes.byref(buffer)) == 0 else None
 
 
 def _publish_by_link(source: str, target: str) -> bool:
@@ -89,4 +122,15 @@ def _publish_by_link(source: str, target: str) -> bool:
     return True
 
 
-OS_FILE_OPS = FileOps()
+class _FusedFileOps(FileOps):
+    @staticmethod
+    def read_verified(
+        fd: int, head: bytes, payload: memoryview, tail_bytes: int, tail: Callable[[str], bytes], *, nowait: bool
+    ) -> bool | None:
+        reader = fused.reader()
+        if reader is None:
+            return None
+        return reader.read(fd, head, payload, tail_bytes, tail, os.RWF_NOWAIT if nowait else 0)
+
+
+OS_FILE_OPS: FileOps = _FusedFileOps()

@@ -14,13 +14,15 @@ from app.tiers.curvine.exchange import Exchange, Status
 from app.tiers.curvine.janitor import Janitor, Limit
 from app.tiers.curvine.lease import Lease
 from app.tiers.curvine.pool import Pool
-from app.tiers.curvine.retention import policy
+from app.tiers.curvine.retention import Worth, policy
 from app.tiers.curvine.settings import PoolSettings
 from app.tiers.curvine.usage import Usage
 
 logger = logging.getLogger(__name__)
 
 _HEARTBEAT_TICKS = 3
+_EAGER_TICKS = 50
+_EAGER_S = 0.1
 _SWEEP_TICKS = 60
 _ORPHAN_S = 600.0
 
@@ -79,7 +81,16 @@ class Housekeeper:
         self._starter = threading.Thread(target=self._begin, name="curvine-recovery", daemon=True)
 
     def start(self) -> None:
-        """Starts the two threads: housekeeping, and `on_start`, which may take long."""
+        """Starts the two threads: housekeeping, and `on_start`, which may take long. Reads one small file first, so
+        that a limit set by another server holds here from the first store on.
+        """
+        try:
+            status = self._exchange.status()
+        except OSError as error:
+            logger.warning("could not read what the pool's janitor says: %s", error)
+        else:
+            if status is not None and status.capacity_bytes:
+                self._credit.grant(status.grants.get(self._exchange.writer, 0))
         self._thread.start()
         self._starter.start()
 
@@ -101,8 +112,14 @@ class Housekeeper:
             except Exception:
                 self._failed += 1
                 logger.exception("the pool's housekeeping failed, will try again")
-            self._stop.wait(self._settings.tick_s)
+            self._stop.wait(self._pause_s())
         self._leave()
+
+    def _pause_s(self) -> float:
+        """Until the next tick. A new server listens closely until a janitor has given it its first credit."""
+        status = self._status
+        heard = status is not None and (not status.capacity_bytes or self._exchange.writer in status.grants)
+        return self._settings.tick_s if heard or self._ticks > _EAGER_TICKS else min(_EAGER_S, self._settings.tick_s)
 
     def tick(self) -> None:
         """One round. Blocks on the file system; may raise OSError."""
@@ -119,8 +136,9 @@ class Housekeeper:
 
     def _clean(self) -> None:
         if self._janitor is None:
-            retention = policy(self._settings.retention)
-            self._janitor = Janitor(self._pool, self._exchange, retention, self._limit, spare=self._held)
+            worth = Worth()
+            retention = policy(self._settings.retention, worth)
+            self._janitor = Janitor(self._pool, self._exchange, retention, self._limit, spare=self._held, worth=worth)
         self._janitor.tick()
         if self._ticks % _SWEEP_TICKS == 1:
             self._pool.sweep(_ORPHAN_S)

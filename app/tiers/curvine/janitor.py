@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from app.tiers.curvine.exchange import Exchange, Received, Status
 from app.tiers.curvine.ledger import Ledger
 from app.tiers.curvine.pool import Pool
-from app.tiers.curvine.retention import Entry, Retention
+from app.tiers.curvine.retention import Entry, Retention, Worth
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Janitor:
     on.
 
     `clock` is wall-clock seconds, because the ledger outlives the process; `spare` names what must stay, beside what
-    the reports say is being read.
+    the reports say is being read. `worth` is taught what the reports say, for a `retention` that asks it.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class Janitor:
         rescan_s: float = 900.0,
         save_s: float = 60.0,
         writer_ttl_s: float = 15.0,
+        worth: Worth | None = None,
     ) -> None:
         self._pool = pool
         self._exchange = exchange
@@ -84,6 +85,7 @@ class Janitor:
         self._rescan_s = rescan_s
         self._save_s = save_s
         self._writer_ttl_s = writer_ttl_s
+        self._worth = worth or Worth()
         self._writers: dict[str, _Writer] = {}
         self._ticks = 0
         self._largest = 0
@@ -115,6 +117,7 @@ class Janitor:
                 capacity_bytes=self._limit.capacity_bytes,
                 grants={name: writer.granted for name, writer in self._writers.items()},
                 settled={name: writer.settled for name, writer in self._writers.items()},
+                worth=self._worth.known,
             )
         )
         if now - self._saved_at >= self._save_s:
@@ -131,6 +134,7 @@ class Janitor:
         self.ledger.load(self._exchange.ledger_path)
         status = self._exchange.status()
         if status is not None:
+            self._worth.learn(status.worth)
             for name, granted in status.grants.items():
                 settled = status.settled.get(name, 0)
                 self._writers[name] = _Writer(granted=granted, settled=settled, heard=self._clock())
@@ -155,6 +159,7 @@ class Janitor:
         writer.settled = max(writer.settled, item.report.stored_total)
         ledger, report = self.ledger, item.report
         self._largest = max(self._largest, report.largest)
+        self._worth.learn(report.worth)
         for stored in report.stored:
             family, _, digest = stored.name.partition("/")
             ledger.stored(family, digest, stored.file_bytes, stored.depth, now)

@@ -2,6 +2,7 @@
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -19,12 +20,18 @@ class KnownKeys(Generic[K]):
 
     def add(self, name: str, key: K, file_bytes: int) -> bool:
         """Whether it is new."""
+        return self.add_many([name], [key], [file_bytes])[0]
+
+    def add_many(self, names: Iterable[str], keys: Sequence[K], sizes: Sequence[int]) -> list[bool]:
+        """Which of them are new."""
+        new = []
         with self._lock:
-            new = name not in self._keys
-            self._keys[name] = (key, file_bytes)
-            if len(self._keys) > self._most:
+            for name, key, file_bytes in zip(names, keys, sizes, strict=True):
+                new.append(name not in self._keys)
+                self._keys[name] = (key, file_bytes)
+            while len(self._keys) > self._most:
                 self._keys.popitem(last=False)
-            return new
+        return new
 
     def pop(self, name: str) -> tuple[K, int] | None:
         """The key and the size of its file, if it is known; then no more."""

@@ -28,7 +28,7 @@ class Landing:
         self.revoked = False
 
     def revoke(self) -> None:
-        """Ends the right. Blocks at most for one step of a worker (a copy of some hundred KiB)."""
+        """Ends the right. Blocks at most for one step of a worker: a copy out of the page cache of at most 64 MiB."""
         with self.lock:
             self.revoked = True
 

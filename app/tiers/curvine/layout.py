@@ -34,6 +34,11 @@ class Part:
     shape: tuple[int, ...]
 
     @property
+    def element_bytes(self) -> int:
+        """The width of an element; 1 for a type this version does not know."""
+        return _ARROW_TYPES.get(self.dtype, ("", 1))[1]
+
+    @property
     def nbytes(self) -> int | None:
         """Its bytes, or None for an element type this version does not know."""
         known = _ARROW_TYPES.get(self.dtype)

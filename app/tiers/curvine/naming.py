@@ -55,26 +55,30 @@ class NamedTask:
         self._keys = keys
         self._objects: Sequence[Memory] = objects
         self._sizes = [0] * len(keys)
+        self._chunks: list[ChunkId | None] = [None] * len(keys)
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def __getitem__(self, index: int) -> tuple[ChunkId, memoryview]:
         obj = self._objects[index]
-        chunk = self._names.of_object(self._keys[index], obj)
-        view = memoryview(obj.byte_array)
+        chunk = self._chunks[index] = self._names.of_object(self._keys[index], obj)
+        view: memoryview = obj.byte_array
         self._sizes[index] = len(view)
         return chunk, view
 
     def chunk(self, index: int) -> ChunkId:
-        """Before `release`."""
-        return self._names.of_object(self._keys[index], self._objects[index])
+        """Of a piece that has been handed out."""
+        chunk = self._chunks[index]
+        assert chunk is not None, index
+        return chunk
 
     def file_bytes(self, index: int) -> int:
-        """Of a chunk that has been handed out, before `release`."""
-        return chunkfile.frame(self.chunk(index), self._sizes[index]).size
+        """Of a piece that has been handed out."""
+        return chunkfile.file_bytes(self.chunk(index), self._sizes[index])
 
     def release(self) -> None:
+        """Lets go of the caller's objects; the names stay."""
         self._objects = ()
 
 

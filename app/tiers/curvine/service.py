@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Protocol, TypeVar
 
+from app.tiers.curvine import fused
 from app.tiers.curvine.breaker import Breaker
 from app.tiers.curvine.directory import Dropped
 from app.tiers.curvine.guard import Guard, Missed, Prober
@@ -24,12 +25,27 @@ T = TypeVar("T")
 # Lookups are cut into runs: long enough that a hand-over costs little, short enough that a slow mount is asked in
 # parallel.
 _LOOKUP_RUN = 64
+_LONGEST_RUN = 16
 
 # Many more threads than cores only fight for the interpreter; a mount, and a busy machine, want more than two.
 DEFAULT_WORKERS = max(3, min(8, os.cpu_count() or 3))
 
 _TROUBLED_PUTS = frozenset({Put.FAILED})
-_TROUBLED_GETS = frozenset({Get.ERROR})
+
+
+def _troubled_run(outcomes: Sequence[Get]) -> bool:
+    return Get.ERROR in outcomes
+
+
+def _runs(count: int, workers: int) -> list[range]:
+    """Cuts a load into runs for workers that take one after another: long ones first, because runs are cheaper, and
+    single chunks at the end, so that all workers finish together."""
+    runs, start = [], 0
+    while start < count:
+        length = min(_LONGEST_RUN, -(-(count - start) // (2 * workers)))
+        runs.append(range(start, start + length))
+        start += length
+    return runs
 
 
 class Payloads(Protocol):
@@ -64,6 +80,7 @@ class PoolService:
     def __init__(
         self, pool: Pool, limits: Limits | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        fused.prepare()
         self.pool = pool
         self.limits = limits = limits or Limits()
         self.breaker = Breaker(threshold=limits.failures, rest_s=limits.rest_s, clock=clock)
@@ -92,14 +109,18 @@ class PoolService:
     def load(self, chunks: Payloads, done: Callable[[list[bool]], None]) -> None:
         """Loads chunks; their memory is written until `done`, and holds the chunk where the answer is True."""
 
-        def work(index: int, landing: Landing) -> Get:
-            chunk, into = chunks[index]
-            return self.pool.get(chunk, into, landing)
+        runs = _runs(len(chunks), self.limits.read_workers)
 
-        def finish(outcomes: list[Get | Missed]) -> None:
-            done([outcome is Get.HIT for outcome in outcomes])
+        def work(index: int, landing: Landing) -> list[Get]:
+            return self.pool.get_many((chunks[at] for at in runs[index]), landing)
 
-        self._reads.submit(len(chunks), work, self.limits.load_s, finish, trouble=_TROUBLED_GETS.__contains__)
+        def finish(outcomes: list[list[Get] | Missed]) -> None:
+            loaded: list[bool] = []
+            for run, outcome in zip(runs, outcomes, strict=True):
+                loaded += [got is Get.HIT for got in outcome] if isinstance(outcome, list) else [False] * len(run)
+            done(loaded)
+
+        self._reads.submit(len(runs), work, self.limits.load_s, finish, trouble=_troubled_run)
 
     def lookup(
         self, chunks: Sequence[ChunkId], sizes: Sequence[int | None], done: Callable[[list[bool]], None]

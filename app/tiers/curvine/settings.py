@@ -31,6 +31,9 @@ class PoolSettings:
     high_watermark: float = 0.95
     low_watermark: float = 0.85
     retention: Literal["score", "lru"] = "score"
+    prefill_tokens_per_s: float = 0.0
+    """Of the model served here, as the router's calibration shows it; weighs the models of one pool against each other.
+    0: not known, all count as equally fast."""
     janitor: Literal["lease", "off"] = "lease"
     """`lease`: the servers that share the pool agree on one of them by a lease file. `off`: somebody else runs it."""
     tick_s: float = 1.0
@@ -100,8 +103,9 @@ class PoolSettings:
         ):
             if getattr(self, name) <= 0:
                 raise PoolError(f"{name} must be above 0")
-        if self.capacity_gb < 0 or self.max_lost_threads < 0:
-            raise PoolError("capacity_gb and max_lost_threads cannot be negative")
+        for name in ("capacity_gb", "max_lost_threads", "prefill_tokens_per_s"):
+            if getattr(self, name) < 0:
+                raise PoolError(f"{name} cannot be negative")
 
 
 def _checked(name: str, value: object, default: object) -> object:

@@ -25,7 +25,7 @@ from app.tiers.curvine.lease import Lease
 from app.tiers.curvine.ledger import Ledger
 from app.tiers.curvine.pool import Get, Pool, Put
 from app.tiers.curvine.retainer import Retainer
-from app.tiers.curvine.retention import UNKNOWN_DEPTH, Entry, Lru, Retention, Score, policy
+from app.tiers.curvine.retention import UNKNOWN_DEPTH, Entry, Lru, Retention, Score, Worth, policy
 from app.tiers.curvine.settings import PoolSettings
 from app.tiers.curvine.usage import Usage, name_of
 from tests.tiers.curvine.conftest import FakeClock, chunk_of, payload_of, read
@@ -56,7 +56,7 @@ class Server:
         chunk = chunk_of(number, SIZE)
         outcome = self.pool.put(chunk, memoryview(payload_of(number, SIZE)), Landing())
         if outcome is Put.STORED:
-            self.usage.stored(chunk, FILE)
+            self.usage.stored([chunk], [FILE])
         return outcome
 
     def report(self) -> None:
@@ -284,6 +284,32 @@ class TestRetention:
         assert score.value(once, 1e9) < score.value(once, 0), "ages do not underflow"
         assert score.used(often, 100).weight == pytest.approx(2.5)
 
+    def test_servers_say_what_a_byte_of_their_model_is_worth_and_the_next_janitor_still_knows(
+        self, tmp_path: Path, clock: FakeClock
+    ) -> None:
+        root = str(tmp_path / "pool")
+        slow, fast = Server(root, "slow", Usage(prefill_tokens_per_s=100)), Server(root, "fast", Usage(10_000))
+        families = {}
+        for server, model in ((slow, "slow"), (fast, "fast")):
+            chunk = chunk_of(1, SIZE, model=model)
+            families[model] = chunk.family.directory
+            server.usage.stored([chunk], [FILE])
+            server.report()
+        for _ in range(2):
+            worth = Worth()
+            janitor_of(root, 100 * FILE, clock, policy("score", worth), worth=worth).tick()
+            assert worth(families["slow"]) == pytest.approx(100 * worth(families["fast"]))
+            entries = [Entry(family, "a", FILE, 0.0, 1.0, 0) for family in families.values()]
+            first = min(entries, key=lambda entry: policy("score", worth).value(entry, 1.0))
+            assert first.family == families["fast"], "what is quickly computed again goes first"
+
+    def test_an_unknown_model_is_worth_the_average_and_nonsense_nothing(self) -> None:
+        worth = Worth()
+        assert worth("any") == 1.0
+        worth.learn({"a": 2.0, "b": 4.0, "c": -1.0, "d": 0.0})
+        assert worth("any") == 3.0
+        assert worth("c") == worth("d") == 3.0
+
     def test_an_unknown_policy(self) -> None:
         with pytest.raises(KeyError):
             policy("mru")
@@ -397,7 +423,7 @@ def _keep_storing(root: str, seed: int, stop: Any) -> None:
         number += 1
         chunk = chunk_of(number, SIZE)
         if pool.put(chunk, memoryview(bytes(SIZE)), Landing()) is Put.STORED:
-            usage.stored(chunk, FILE)
+            usage.stored([chunk], [FILE])
         else:
             stop.wait(0.002)
     housekeeper.close()

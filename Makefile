@@ -35,6 +35,9 @@ test: env ## Everything: lint, types, unit tests, then real engines
 unit: env ## The fast tests only
 	$(BIN)/python -m pytest -m "not e2e" $(ARGS)
 
+bench: env ## Every measurement in a quarter of an hour, and docs/benchmarks.md out of them
+	@exec $(BIN)/tierserve bench all --quick --docs docs $(ARGS)
+
 lock: ## Resolve pyproject.toml anew and write requirements/cpu.txt
 	rm -rf build/lock && $(PYTHON) -m venv build/lock && build/lock/bin/pip install -q "pip==26.3"
 	build/lock/bin/pip install --dry-run --ignore-installed --quiet --report build/lock.json ".[cpu,dev]"
@@ -43,4 +46,4 @@ lock: ## Resolve pyproject.toml anew and write requirements/cpu.txt
 clean: ## Remove the environment and caches (not the L2 pool, not the prepared model)
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help env serve demo test unit lock clean
+.PHONY: help env serve demo test unit bench lock clean

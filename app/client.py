@@ -15,6 +15,7 @@ named by `cache_salt`. Inside a deployment use the coroutines (`achat`, `acomple
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,8 @@ from app.cache_report import REPLICA_HEADER, CacheReport, from_details
 from app.errors import ServingError
 from app.local.ray_token import use_ray_token
 from app.local.record import living_runs
+from app.serving.broken_stream import ENGINE_DIED
+from app.serving.http_errors import UNAVAILABLE
 from app.serving.llm_config import NAME_PREFIX, deployment_name
 
 Messages = str | Sequence[Mapping[str, Any]]
@@ -117,7 +120,7 @@ class Client:
         """One chat completion. `options` are OpenAI's and vLLM's (max_tokens, temperature, cache_salt, ...).
 
         Raises:
-            ServingError: the request was refused; the message says why.
+            ServingError: the request was refused, or its replica was lost; the message says which and why.
         """
         return _answer(self._first("chat", self._chat_request(messages, options)))
 
@@ -135,13 +138,15 @@ class Client:
 
     def stream(self, messages: Messages, **options: Any) -> Iterator[str]:
         """The pieces of a chat completion's text as they are made. Raises ServingError as `chat` does."""
-        for batch in self._call("chat", self._chat_request(messages, {**options, "stream": True})):
-            yield from _pieces(batch)
+        with _losses():
+            for batch in self._call("chat", self._chat_request(messages, {**options, "stream": True})):
+                yield from _pieces(batch)
 
     async def astream(self, messages: Messages, **options: Any) -> AsyncIterator[str]:
-        async for batch in self._call("chat", self._chat_request(messages, {**options, "stream": True})):
-            for piece in _pieces(batch):
-                yield piece
+        with _losses():
+            async for batch in self._call("chat", self._chat_request(messages, {**options, "stream": True})):
+                for piece in _pieces(batch):
+                    yield piece
 
     # -- the tiers ----------------------------------------------------------------------------------------------------
 
@@ -176,10 +181,12 @@ class Client:
         return getattr(self._handle.options(stream=True), method).remote(request, self._pin)
 
     def _first(self, method: str, request: Any) -> Any:
-        return next(iter(self._call(method, request)))
+        with _losses():
+            return next(iter(self._call(method, request)))
 
     async def _afirst(self, method: str, request: Any) -> Any:
-        return await anext(aiter(self._call(method, request)))
+        with _losses():
+            return await anext(aiter(self._call(method, request)))
 
     def _unary(self, method: str, request: Mapping[str, Any] | None = None) -> Any:
         return getattr(self._handle, method).remote(dict(request or {}), self._pin).result(timeout_s=30)
@@ -204,6 +211,19 @@ def _answer(response: Any) -> Answer:
     return Answer(text or "", choice.get("finish_reason"), report, full)
 
 
+_LOST = "the replica that had this request was lost: send it again"
+
+
+@contextmanager
+def _losses() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if {cls.__name__ for cls in type(error).__mro__} & UNAVAILABLE:
+            raise ServingError(_LOST) from error
+        raise
+
+
 def _refuse(response: Any) -> None:
     error = getattr(response, "error", None)
     if error is not None:
@@ -219,7 +239,7 @@ def _pieces(batch: Any) -> Iterator[str]:
                 continue
             message = json.loads(body)
             if "error" in message:
-                raise ServingError(message["error"]["message"])
+                raise ServingError(_LOST if ENGINE_DIED in body else message["error"]["message"])
             for choice in message.get("choices", []):
                 if piece := choice.get("delta", {}).get("content"):
                     yield piece

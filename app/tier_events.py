@@ -64,16 +64,33 @@ class TierMessage(msgspec.Struct, frozen=True, array_like=True, tag="tier"):
         return TierBatch(owner, self.incarnation, self.seq, self.ts, self.events, self.snapshot)
 
 
+class Prefill(msgspec.Struct, frozen=True, array_like=True, tag="prefill"):
+    """A replica's word to its cache server: a prompt of which so many tokens were computed and none loaded had its
+    first token after so many seconds."""
+
+    tokens: int
+    seconds: float
+
+
 TIER_PREFIX = bytes([0x97, 0xA4]) + b"tier"
 """How every encoded message begins (an array of seven, a string of four): what a socket subscribes to."""
 
+_prefills = msgspec.msgpack.Decoder(Prefill)
 _decoder = msgspec.msgpack.Decoder(TierMessage)
-encode_tier = msgspec.msgpack.Encoder().encode
+encode_tier = encode_prefill = msgspec.msgpack.Encoder().encode
 
 
 def decode_tier(frame: bytes) -> TierMessage | None:
     """None for any other kind of message and for anything malformed. Never raises."""
     try:
         return _decoder.decode(frame)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def decode_prefill(frame: bytes) -> Prefill | None:
+    """None for anything else. Never raises."""
+    try:
+        return _prefills.decode(frame)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None

@@ -13,7 +13,7 @@ from app.cli import _COMMANDS
 
 def run(root: Path, *arguments: str, code: str | None = None) -> subprocess.CompletedProcess[str]:
     start = ["-c", code] if code else ["-m", "app.cli"]
-    return subprocess.run([sys.executable, *start, *arguments], cwd=root, capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, *start, *arguments], cwd=root, capture_output=True, text=True, timeout=180)
 
 
 HEAVY = """

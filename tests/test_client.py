@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.exceptions import ActorDiedError
 from ray.serve.llm.openai_api_models import ChatCompletionResponse, CompletionResponse, ErrorResponse
 from vllm.entrypoints.serve.engine.protocol import ErrorInfo, PromptTokenUsageInfo, UsageInfo
 
@@ -102,6 +103,22 @@ def test_a_refusal_says_why() -> None:
 def test_an_error_within_a_stream() -> None:
     with pytest.raises(ServingError, match="it broke"):
         list(Client(Handle(STREAM[0], 'data: {"error":{"message":"it broke"}}\n\n'), "m").stream("Hi"))
+
+
+def test_a_lost_replica_is_told_as_such() -> None:
+    class Lost(Handle):
+        def __getattr__(self, method: str) -> Any:
+            def remote(request: Any, info: Any) -> Responses:
+                raise ActorDiedError
+
+            return SimpleNamespace(remote=remote)
+
+    for call in (lambda c: c.chat("Hi"), lambda c: c.complete("Hi"), lambda c: list(c.stream("Hi"))):
+        with pytest.raises(ServingError, match="was lost: send it again"):
+            call(Client(Lost(), "m"))
+    dead = 'data: {"error":{"message":"EngineCore encountered an issue. See ..."}}\n\n'
+    with pytest.raises(ServingError, match="was lost: send it again"):
+        list(Client(Handle(STREAM[0], dead), "m").stream("Hi"))
 
 
 @pytest.mark.parametrize("options", [{"max_tokens": "many"}, {"temperature": "hot"}])

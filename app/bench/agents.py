@@ -74,7 +74,7 @@ def load_of(prompts: Prompts, options: Agents, concurrency: int, seed: int) -> L
         concurrency=concurrency,
         settings=asdict(options),
         seed=seed,
-        note=f"{__doc__}\n{sharing.__doc__}",
+        note=f"{__doc__}\n\n{sharing.__doc__}",
         first="first step",
         later="later steps",
     )

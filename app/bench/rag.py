@@ -80,7 +80,7 @@ def load_of(prompts: Prompts, options: Rag, concurrency: int, seed: int) -> Load
         concurrency=concurrency,
         settings=asdict(options),
         seed=seed,
-        note=f"{__doc__}\n{sharing.__doc__}",
+        note=f"{__doc__}\n\n{sharing.__doc__}",
         first="new document",
         later="known document",
     )

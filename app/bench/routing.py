@@ -264,10 +264,12 @@ def _texts(count: int, length: int) -> list[str]:
 
 @click.command("routing")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--live", is_flag=True, help="Also measure every strategy on real engines (minutes).")
-def routing(as_json: bool, live: bool) -> None:
+@click.option("--live", is_flag=True, help="Also measure every strategy on real engines (about eight minutes a round).")
+@click.option("--rounds", type=click.IntRange(1), default=2, show_default=True, help="Of --live.")
+@click.option("--strategy", "strategies", multiple=True, help="Of --live; may be repeated. Default: all.")
+def routing(as_json: bool, live: bool, rounds: int, strategies: tuple[str, ...]) -> None:
     """What routing costs per request, ours beside Ray's own."""
-    figures = run(live=_live_runner() if live else None)
+    figures = run(live=(lambda: _live(rounds, strategies)) if live else None)
     if as_json:
         click.echo(json.dumps(figures))
         return
@@ -279,13 +281,15 @@ def routing(as_json: bool, live: bool) -> None:
         click.echo(f"{strategy:>20}  " + "  ".join(f"{name} {value:,.3f}" for name, value in row.items()))
 
 
-def _live_runner() -> Live:
-    """The live half needs engines and lives apart; it is imported only when asked for."""
-    import importlib
+def _live(rounds: int, strategies: tuple[str, ...]) -> dict[str, dict[str, float]]:
+    from app.bench.load import Environment, progress_bars
+    from app.bench.routing_live import STRATEGIES, run_live
+    from app.local.signals import interrupt_on_sigterm
 
-    try:
-        module = importlib.import_module("app.bench.routing_live")
-    except ModuleNotFoundError as error:
-        raise click.ClickException("the live measurement is not part of this installation") from error
-    runner: Live = module.run_live
-    return runner
+    unknown = set(strategies) - set(STRATEGIES)
+    if unknown:
+        raise click.BadParameter(f"{', '.join(sorted(unknown))}: choose from {', '.join(STRATEGIES)}")
+    Environment.read()  # imports what would otherwise print in the middle of the progress
+    interrupt_on_sigterm()
+    with progress_bars() as bars:
+        return run_live(rounds, bars, strategies or STRATEGIES)

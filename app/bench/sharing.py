@@ -141,13 +141,15 @@ def _table(summaries: Mapping[str, Summary], better: Mapping[str, float | None])
 
 def _charts(load: Load, records: Sequence[RequestRecord], whole: Mapping[str, Summary], foot: str) -> list[Chart]:
     ratio = ratios(whole)["ttft_median"]
-    said = f"{load.name}: half the answers begin {times(ratio)} sooner" if ratio else load.title
+    said = f"{load.name.capitalize()}: half the answers begin {times(ratio)} sooner" if ratio else load.title
     words = Words(said, "Share of requests whose first token came within", "seconds", "% of requests", foot)
     samples = {phase: [r.ttft_s for r in records if r.phase == phase and r.ttft_s is not None] for phase in whole}
     charts = [distribution("ttft", words, samples, {SHARED: "#0072B2", ALONE: "#8A8A8A"})]
     if found := shares(whole[SHARED]):
         computed = Words(
-            f"{load.name}: {100 * (1 - found['computed']):.0f} % of prompt tokens were not computed", foot=foot
+            f"{load.name.capitalize()}: {100 * (1 - found['computed']):.0f} % of prompt tokens were not computed",
+            "Where the prompts' tokens came from",
+            foot=foot,
         )
         told = {phase: shares(each) for phase, each in whole.items() if shares(each)}
         colours = {_NAMES[tier]: TIER_COLOURS[tier] for tier in TIERS}

@@ -17,13 +17,16 @@ from app.bench.agents import agents
 from app.bench.command import Common, Shared, common_options
 from app.bench.concurrency import concurrency
 from app.bench.dialogue import dialogue
-from app.bench.doc import write_page
+from app.bench.doc import note_times, write_page
+from app.bench.generators import generators
 from app.bench.load import Bars, progress_bars
 from app.bench.offline import OFFLINE, run_offline
 from app.bench.rag import rag
 from app.bench.ttft import ttft
 
-ENGINES: dict[str, click.Command] = {each.name or "": each for each in (ttft, dialogue, rag, agents, concurrency)}
+ENGINES: dict[str, click.Command] = {
+    each.name or "": each for each in (ttft, dialogue, rag, agents, concurrency, generators)
+}
 NAMES = (*ENGINES, *OFFLINE)
 # What differs from the defaults where a quarter of an hour on two cores has to be enough for all.
 _QUICK: dict[str, tuple[str, ...]] = {
@@ -50,7 +53,7 @@ class _Suite:
         with self.common.target(bars) as target:
             self.took_s["start of the application"] = time.perf_counter() - started
             for name in names:
-                arguments = [*(_QUICK[name] if self.quick else ()), "--out", str(self.out)]
+                arguments = [*(_QUICK.get(name, ()) if self.quick else ()), "--out", str(self.out)]
                 if self.common.seed != 1:
                     arguments += ["--seed", str(self.common.seed)]
                 with self._timed(name):
@@ -90,6 +93,7 @@ def suite(common: Common, quick: bool, only: tuple[str, ...], docs: Path | None)
         run.engines([name for name in chosen if name in ENGINES], bars)
         run.offline([name for name in chosen if name in OFFLINE], bars)
     took = {name: round(seconds, 1) for name, seconds in run.took_s.items()}
+    note_times(run.out, took)
     written = [write_page(run.out, docs)] if docs is not None else []
     if common.as_json:
         click.echo(json.dumps({"bench": "all", "out": str(run.out), "took_s": took, "pages": list(map(str, written))}))

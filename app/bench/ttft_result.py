@@ -119,11 +119,11 @@ def goals(rows: Sequence[Row], speed: PoolSpeed | None) -> list[Goal]:
     long = [row["hit_tokens"] / row["tokens"] for row in rows if row["tokens"] >= _LONG]
     bounds = [row["l2_s"] / (row["l1_s"] + speed.seconds(row["hit_tokens"])) for row in rows] if speed else []
     return [
-        at_least(f"L2 over cold at {_GOAL_TOKENS:,} tokens", _GOAL_SPEED_UP, next(iter(at_goal), None)),
-        at_least("L2 over cold at every length", 1.0, min(row["l2_speed_up"] for row in rows)),
+        at_least(f"cold / L2 at {_GOAL_TOKENS:,} tokens", _GOAL_SPEED_UP, next(iter(at_goal), None)),
+        at_least("cold / L2 at every length", 1.0, min(row["l2_speed_up"] for row in rows)),
         at_least("full chunks hit", 1.0, min(row["hit_tokens"] / max(1, row["full_chunk_tokens"]) for row in rows)),
         at_least(f"share of the prompt hit from {_LONG:,} tokens on", _GOAL_SHARE, min(long, default=None)),
-        at_most("L2 time over L1 time plus bytes at the pool's read bandwidth", _GOAL_SLACK, max(bounds, default=None)),
+        at_most("L2 / (L1 + bytes at the pool's measured read bandwidth)", _GOAL_SLACK, max(bounds, default=None)),
     ]
 
 
@@ -132,7 +132,7 @@ def _ratio(cold: float | None, other: float | None) -> float | None:
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    heads = ("tokens", "cold", "L2", "L1", "L0", "L2 over cold", "L1 over cold", "L0 over cold", "hit in L2")
+    heads = ("tokens", "cold", "L2", "L1", "L0", "cold / L2", "cold / L1", "cold / L0", "hit in L2")
     return Table(
         heads,
         tuple(

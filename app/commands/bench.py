@@ -8,6 +8,7 @@ from app.local.quiet import quiet_vllm
 
 _BENCHES = {
     "all": "Every measurement, and the page that shows them.",
+    "generators": "Public load generators, as they are, against the endpoint.",
     "pool": "The L2 pool beside LMCache's own file adapters.",
     "routing": "What routing a request costs, beside Ray's own routers.",
     "startup": "Seconds from the command to the first answer, and where they go.",

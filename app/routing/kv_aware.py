@@ -39,7 +39,11 @@ _LEVELS = 8
 """Lengths of runs that are told apart once a prompt is held to many different lengths."""
 _RUNNING_TOKENS = 16
 """What a running request costs the next one, in tokens of prefill: one more row in each step."""
+_CROWD_WEIGHT = 0.3
 _RECENT_WEIGHT = 0.02
+"""Of what CostModel.wait_s halves. Both from the conversation trace; with twice the first, 8 replicas at load 0.9
+answer 8 % later.
+"""
 _PIECE_TOKENS = 64
 """About what a piece of prefix_aware is. Load is counted in tokens here, so its weights are scaled by this."""
 
@@ -68,7 +72,7 @@ class KvAware:
         self.l2 = TierIndex(max_blocks)
         self.cost = CostModel()
         self.check = SelfCheck()
-        load.request_units = _RUNNING_TOKENS
+        load.request_units, load.crowd_weight = _RUNNING_TOKENS, _CROWD_WEIGHT
         self._fallback = PrefixAware(
             roster,
             load,
@@ -85,6 +89,8 @@ class KvAware:
         self._base_models = frozenset(base_models)
         self._nodes: dict[int, str] = {}
         self._on_node: dict[str, int] = {}
+        # (state of L1's owners, the replicas beside them), until either changes.
+        self._beside_all = (-1, 0)
         self._flights = Flights()
         self._degraded = 0
 
@@ -129,6 +135,7 @@ class KvAware:
     def on_replica_added(self, slot: int, replica: Replica) -> None:
         self._fallback.on_replica_added(slot, replica)
         self._nodes[slot] = replica.node
+        self._beside_all = (-1, 0)
         self._on_node[replica.node] = self._on_node.get(replica.node, 0) | 1 << slot
 
     def on_replica_removed(self, slot: int) -> None:
@@ -136,6 +143,7 @@ class KvAware:
         self._fallback.on_replica_removed(slot)
         self.l0.drop(slot)
         self._flights.drop(slot)
+        self._beside_all = (-1, 0)
         node = self._nodes.pop(slot)
         self._on_node[node] ^= 1 << slot
         if not self._on_node[node]:
@@ -164,6 +172,8 @@ class KvAware:
         for slot, node in self._nodes.items():
             expected[node] = expected.get(node, 0) | 1 << slot
         assert expected == self._on_node, "nodes and their replicas disagree"
+        changes, beside = self._beside_all
+        assert changes != self.l1.changes or beside == self._on(self.l1.everyone), "replicas beside L1 are out of date"
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -258,7 +268,15 @@ class KvAware:
         return _few(runs), self.l2.reach(scope, chunks) if self.l2.owners else []
 
     def _beside(self, owners: int) -> int:
-        """The replicas on these nodes."""
+        """The replicas on these nodes. A hot prefix is on nearly all of them: then those without it are taken away."""
+        others = self.l1.everyone ^ owners
+        if others.bit_count() >= owners.bit_count():
+            return self._on(owners)
+        if self._beside_all[0] != self.l1.changes:
+            self._beside_all = (self.l1.changes, self._on(self.l1.everyone))
+        return self._beside_all[1] ^ self._on(others)
+
+    def _on(self, owners: int) -> int:
         found = 0
         for bit in slots_of(owners):
             found |= self._on_node.get(self.l1.owner(bit), 0)

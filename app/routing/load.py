@@ -33,8 +33,6 @@ FOREIGN_S = 10.0
 
 RECENT_S = 60.0
 """Half-life of `recent`: about the pause between a conversation's turns, which is what it anticipates."""
-CROWD_WEIGHT = 0.3
-"""Units charged per unit of the prompts in flight where they just fill the engine."""
 _OVERFULL = 2.0
 _ROOM = 1024
 """Units that an engine surely has room for: pieces of 64 tokens, and no more than a third of one mid-range GPU."""
@@ -75,6 +73,8 @@ class LoadBook:
         was ever in flight on one, and `_ROOM` at least.
         """
         self._most_held = _ROOM
+        self.crowd_weight = 0.6
+        """Units charged per unit of the prompts in flight where they just fill the engine."""
         self._tentative: dict[str, _Lease] = {}
         self._running: dict[tuple[str, int], list[_Lease]] = {}
         self._deadlines: deque[tuple[float, _Lease]] = deque()
@@ -332,7 +332,7 @@ class LoadBook:
         held = self._holds[slot] = self._holds[slot] + more
         self._most_held = max(self._most_held, held)
         full = min(held / (self.room or self._most_held), _OVERFULL)
-        self._crowd[slot] = int(CROWD_WEIGHT * full * full * held)
+        self._crowd[slot] = int(self.crowd_weight * full * full * held)
         self._place(slot)
 
     def _place(self, slot: int) -> None:

@@ -55,6 +55,12 @@ def find_core(app: str, deployment: str) -> RoutingCore | None:
         return None if known is None else known[1]
 
 
+def cores() -> dict[tuple[str, str], RoutingCore]:
+    """All of this process, by application and deployment."""
+    with _lock:
+        return {place: core for place, (_, core) in _cores.items()}
+
+
 def close_core(app: str, deployment: str) -> None:
     """Forget a deployment's core: the next `open_core` starts empty, like a restarted process."""
     with _lock:

@@ -33,7 +33,10 @@ class TierIndex:
         self._where: dict[Scope, dict[bytes, int]] = {}
         self._owners: dict[str, _Owner] = {}
         self._names: dict[int, str] = {}
-        self._everyone = 0
+        self.everyone = 0
+        """Mask of the owners there are."""
+        self.changes = 0
+        """How often an owner came or went: the same mask may then mean others."""
         self._free = 0
         self.chunks = 0
         self.refused = 0
@@ -46,7 +49,8 @@ class TierIndex:
                 self.drop(batch.owner)
             owner = self._owners[batch.owner] = _Owner(self._new_bit(), batch.incarnation)
             self._names[owner.bit] = batch.owner
-            self._everyone |= 1 << owner.bit
+            self.everyone |= 1 << owner.bit
+            self.changes += 1
         if batch.snapshot:
             owner.stream = Stream.starting_at(batch.seq)
         return self._do(owner, owner.stream.offer(batch.seq, batch.ts, batch, replayed=replayed))
@@ -61,7 +65,8 @@ class TierIndex:
         if owner is not None:
             self._clear(owner)
             del self._names[owner.bit]
-            self._everyone ^= 1 << owner.bit
+            self.everyone ^= 1 << owner.bit
+            self.changes += 1
             self._free |= 1 << owner.bit
 
     def runs(self, scope: Scope, chunks: Sequence[bytes]) -> dict[str, int]:
@@ -79,7 +84,7 @@ class TierIndex:
         if not table:
             return []
         found: list[tuple[int, int]] = []
-        alive = self._everyone
+        alive = self.everyone
         for at, chunk in enumerate([*chunks, b""]):
             still = alive & table.get(chunk, 0)
             if still != alive:

@@ -6,6 +6,7 @@ ports that are bound when they are chosen, and numbers that begin at a known 0.
 """
 
 import logging
+import os
 import tempfile
 import threading
 import time
@@ -14,13 +15,25 @@ from collections import deque
 import msgspec
 import zmq
 
-from app.serving.announcement import END, FIRST, KV, FirstToken, encode_first_token, number_bytes, number_of
+from app.serving.announcement import (
+    END,
+    FIRST,
+    KV,
+    FirstToken,
+    decode_first_token,
+    encode_first_token,
+    number_bytes,
+    number_of,
+)
+from app.tier_events import Prefill, encode_prefill
 
 logger = logging.getLogger(__name__)
 
 KEPT = 10_000
 """Batches kept for replay, as many as vLLM itself keeps."""
 _HIGH_WATER = 10_000
+_TELLING = 64
+"""Computed tokens from which on a prompt's time says something of the speed of computing."""
 _CLEARED = msgspec.msgpack.encode([0.0, [{"type": "AllBlocksCleared"}]])
 _NOTHING = msgspec.msgpack.encode([0.0, []])
 
@@ -33,13 +46,15 @@ class Announcer:
         zmq.ZMQError: from the constructor, if nothing can be bound on `host`.
     """
 
-    def __init__(self, host: str, *, kv_events: bool) -> None:
+    def __init__(self, host: str, *, kv_events: bool, cache_url: str = "") -> None:
+        """`cache_url`: where the node's cache server is told what computing takes; empty without one."""
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self._pub = _bound(context, zmq.PUB, host)
         self._replay = _bound(context, zmq.ROUTER, host)
         self.events_url = _url(self._pub)
         self.replay_url = _url(self._replay) if kv_events else ""
-        self._directory = tempfile.TemporaryDirectory(prefix="tierserve-kv-") if kv_events else None
+        # Named after its process: `tierserve serve` sweeps what was left by one that was killed.
+        self._directory = tempfile.TemporaryDirectory(prefix=f"tierserve-{os.getpid()}-kv-") if kv_events else None
         self.engine_url = f"ipc://{self._directory.name}/events" if self._directory else ""
         self._engine: zmq.Socket[bytes] = context.socket(zmq.SUB)
         self._engine.setsockopt(zmq.RCVHWM, 0)  # a burst of prefills must not be dropped between two of our steps
@@ -48,6 +63,11 @@ class Announcer:
         if self.engine_url:
             # Before the engine binds: its first event finds us listening.
             self._engine.connect(self.engine_url)
+        self._cache: zmq.Socket[bytes] | None = context.socket(zmq.DEALER) if cache_url else None
+        if self._cache is not None:
+            self._cache.setsockopt(zmq.SNDHWM, 100)  # a server that is gone misses what it would not believe later
+            self._cache.setsockopt(zmq.LINGER, 0)
+            self._cache.connect(cache_url)
         inbox = f"inproc://announcer-{id(self)}"
         self._inbox: zmq.Socket[bytes] = context.socket(zmq.PULL)
         self._inbox.bind(inbox)
@@ -92,7 +112,7 @@ class Announcer:
             ready = dict(poller.poll(200))
             try:
                 if self._inbox in ready:
-                    self._pub.send_multipart([FIRST, self._inbox.recv(zmq.DONTWAIT)], zmq.DONTWAIT)
+                    self._tell(self._inbox.recv(zmq.DONTWAIT))
                 if self._engine in ready:
                     self._relay(self._engine.recv_multipart(zmq.DONTWAIT))
                 if self._replay in ready:
@@ -102,8 +122,16 @@ class Announcer:
             except Exception:
                 logger.exception("the announcer dropped a message")
                 time.sleep(0.05)  # whatever it is, not a busy loop
-        for socket in (*sockets, self._pub):
+        for socket in (*sockets, self._pub, *([self._cache] if self._cache is not None else [])):
             socket.close()
+
+    def _tell(self, message: bytes) -> None:
+        self._pub.send_multipart([FIRST, message], zmq.DONTWAIT)
+        told = decode_first_token(message)
+        if self._cache is None or told is None or not told.computed or told.l1 != 0 or told.l2 != 0:
+            return
+        if told.computed >= _TELLING:
+            self._cache.send_multipart([b"", encode_prefill(Prefill(told.computed, told.seconds))], zmq.DONTWAIT)
 
     def _relay(self, frames: list[bytes]) -> None:
         """One message of vLLM's publisher: topic, number, batch."""

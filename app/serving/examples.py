@@ -13,6 +13,9 @@ _SMALLEST: dict[str, dict[str, Any]] = {
     "/tokenize": {"prompt": "A sentence."},
 }
 
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
+"""What most people look for."""
+
 
 def smallest_body(path: str) -> str:
     """As JSON; that of a chat for a path without one."""

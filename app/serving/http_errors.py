@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.serving.examples import example_of, smallest_body
+from app.serving.examples import ENDPOINTS, example_of, smallest_body
 
 logger = logging.getLogger(__name__)
 
@@ -86,11 +86,20 @@ def _param(loc: Any) -> str | None:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".") or None
 
 
-async def _on_http_exception(_: Request, error: Exception) -> Response:
+async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), error
-    response = error_response(error.status_code, str(error.detail), code=getattr(error, "code", None))
+    response = error_response(error.status_code, _detail(request, error), code=getattr(error, "code", None))
     response.headers.update(error.headers or {})
     return response
+
+
+def _detail(request: Request, error: HTTPException) -> str:
+    """What to do instead, where Starlette has found no endpoint."""
+    if error.status_code == 404 and error.detail == "Not Found":
+        return f"There is nothing at {request.url.path}. Try {', '.join(ENDPOINTS)} or /v1/models."
+    if error.status_code == 405 and (allowed := (error.headers or {}).get("Allow")):
+        return f"{request.url.path} does not take {request.method}: use {allowed}."
+    return str(error.detail)
 
 
 class ModelNotFound(HTTPException):

@@ -1,5 +1,5 @@
 """A router's ear: one thread per process that listens to all replicas and cache servers of what it routes to, and
-tells the routing cores.
+tells the routing cores. It also exports their counters.
 
     replica      first tokens, KV events (announcement.py)    -> core.first_token, completed, engine_events
     cache server what L1 and L2 hold (tier_events.py)         -> core.tier_events, tier_gone
@@ -18,7 +18,9 @@ import zmq
 
 from app.routing.core import RoutingCore
 from app.routing.policy import CacheReport
+from app.routing.registry import cores
 from app.serving.announcement import END, FIRST, KV, ReplicaFeed, decode_first_token, number_bytes, number_of
+from app.serving.router_metrics import RouterMetrics
 from app.serving.tier_follower import TierFollower
 from app.tier_events import TIER_PREFIX, TIERS, Removed, Scope, Stored, Tier, TierBatch, decode_tier
 
@@ -27,6 +29,7 @@ logger = logging.getLogger("tierserve.routing")
 REPLAY_S = 5.0
 """A replay that has not ended by then is taken for over: the replica is gone, or its answer was."""
 _TICK_MS = 250
+_METRICS_S = 5.0
 _AT_ONCE = 200
 """Messages taken from one socket before the others have their turn."""
 _HIGH_WATER = 100_000
@@ -75,6 +78,7 @@ class RouterFeed:
         self._poller = zmq.Poller()
         self._owner: dict[_Socket, _Replica | _Server] = {}
         self.counts: Counter[str] = Counter()
+        self._metrics, self._publish_at = RouterMetrics(), 0.0
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tierserve-router-feed", daemon=True)
@@ -161,6 +165,9 @@ class RouterFeed:
             server.core.tier_gone(tier, server.node)
 
     def _tick(self, now: float) -> None:
+        if now >= self._publish_at:
+            self._publish_at = now + _METRICS_S
+            self._metrics.publish(cores())
         for replica in self._replicas.values():
             if replica.asked is not None and now - replica.asked > REPLAY_S:
                 self.counts["replays_lost"] += 1

@@ -52,7 +52,8 @@ class TieredLLMServer(LLMServer):
             self._lease = await CacheLease.acquire(cache, context.app_name, self._replica)
             self._feed = LookupFeed(self._lease.endpoint.events_url)
             llm_config.update_engine_kwargs(kv_transfer_config=transfer_config(self._lease.endpoint))
-        self._announcer = Announcer(node_host(), kv_events=kv_events)
+        cache_url = self._lease.endpoint.ask_url if self._lease is not None else ""
+        self._announcer = Announcer(node_host(), kv_events=kv_events, cache_url=cache_url)
         if kv_events:
             llm_config.update_engine_kwargs(kv_events_config=self._announcer.engine_arguments())
         if llm_config.accelerator_config.kind == "cpu":

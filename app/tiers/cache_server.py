@@ -71,7 +71,7 @@ def server_command(spec: CacheSpec, at: CacheEndpoint) -> list[str]:
         *("--supported-transfer-mode", "auto"),
         *(
             "--server-module",
-            json.dumps({"module_path": "app.tiers.server_module", "config": _module_config(at)}),
+            json.dumps({"module_path": "app.tiers.server_module", "config": _module_config(spec, at)}),
         ),
         # What is likely to be read again stays in L1 (the default frees every loaded chunk after one use).
         *("--l2-prefetch-policy", "tierserve"),
@@ -86,8 +86,8 @@ def server_command(spec: CacheSpec, at: CacheEndpoint) -> list[str]:
     return command
 
 
-def _module_config(at: CacheEndpoint) -> dict[str, Any]:
-    own = {"host": at.host, "port": at.events_port}
+def _module_config(spec: CacheSpec, at: CacheEndpoint) -> dict[str, Any]:
+    own = {"host": at.host, "port": at.events_port, "chunk_tokens": spec.chunk_tokens}
     return own | {"node_host": at.node_host, "tier_port": at.tier_port, "ask_port": at.ask_port}
 
 

@@ -17,6 +17,7 @@ from lmcache.v1.multiprocess.ext_server_module import ExtServerModuleBuildContex
 from app.tier_events import Scope
 from app.tiers.events import EventPublisher, Lookup, encode_lookup
 from app.tiers.holdings import Held
+from app.tiers.loading import RULE
 from app.tiers.tier_publisher import TierPublisher
 
 
@@ -28,7 +29,13 @@ class TierEvents:
         config = build.config
         self._publisher = EventPublisher(config.get("host", "127.0.0.1"), int(config["port"]))
         node_host = config.get("node_host", "127.0.0.1")
-        self._tiers = TierPublisher(node_host, int(config["tier_port"]), int(config["ask_port"]))
+        RULE.chunk_tokens = int(config.get("chunk_tokens", RULE.chunk_tokens))
+        self._tiers = TierPublisher(
+            node_host,
+            int(config["tier_port"]),
+            int(config["ask_port"]),
+            lambda prefill: RULE.computed(prefill.tokens, prefill.seconds),
+        )
         self._lookups = 0
         bus, storage = build.server_context.event_bus, build.server_context.storage_manager
         bus.subscribe(EventType.MP_LOOKUP_PREFETCH_END, self._on_lookup)
@@ -36,6 +43,8 @@ class TierEvents:
             bus.subscribe(stored, lambda event: self._tiers.stored("l1", _held(event.metadata["keys"])))
         bus.subscribe(EventType.L1_KEYS_EVICTED, lambda event: self._tiers.removed("l1", _held(event.metadata["keys"])))
         bus.subscribe_drops(lambda: self._tiers.lost("l1"))
+        bus.subscribe(EventType.L2_LOAD_TASK_SUBMITTED, _on_load_began)
+        bus.subscribe(EventType.L2_LOAD_TASK_COMPLETED, _on_load_ended)
         storage.register_l2_listener(_L2Listener(self._tiers))
         for _, adapter in storage.l2_adapters():
             known = getattr(adapter, "known_keys", None)  # ours; others say nothing of what they found on disk
@@ -47,7 +56,7 @@ class TierEvents:
         return self._context
 
     def report_status(self) -> dict[str, Any]:
-        status = {"lookups": self._lookups, "dropped": self._publisher.dropped, **self._tiers.status()}
+        status = {"lookups": self._lookups, "dropped": self._publisher.dropped, **self._tiers.status(), **RULE.status()}
         return {"tierserve_events": status}
 
     def close(self) -> None:
@@ -59,6 +68,16 @@ class TierEvents:
         lookup = Lookup(int(found.get("l1_hit_tokens", 0)), int(found.get("l2_hit_tokens", 0)))
         self._publisher.send(encode_lookup(event.session_id, lookup))
         self._lookups += 1
+
+
+def _on_load_began(event: Event) -> None:
+    task = event.metadata
+    RULE.load_began((task["adapter_index"], task["task_id"]), int(task["key_count"]), event.timestamp)
+
+
+def _on_load_ended(event: Event) -> None:
+    task = event.metadata
+    RULE.load_ended((task["adapter_index"], task["task_id"]), event.timestamp)
 
 
 class _L2Listener(L2AdapterListener):  # type: ignore[misc]

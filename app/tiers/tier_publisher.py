@@ -1,7 +1,7 @@
 """A cache server's end of the tier events: publishes what changes, answers who asks for the whole.
 
     PUB     one frame a message, every change as it happens, a sign of life a second
-    ROUTER  a request `[b"", tier]` is answered with one snapshot message
+    ROUTER  a request `[b"", tier]` is answered with one snapshot message; `[b"", Prefill]` is a replica's, unanswered
 
 PUB drops what a slow follower does not take, and says nothing of it: followers see the gap in the numbers and ask.
 """
@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import zmq
 
-from app.tier_events import TIERS, Tier, TierMessage, encode_tier
+from app.tier_events import TIERS, Prefill, Tier, TierMessage, decode_prefill, encode_tier
 from app.tiers.holdings import Held, Holdings
 
 ALIVE_S = 1.0
@@ -28,9 +28,12 @@ class TierPublisher:
         zmq.ZMQError: from the constructor, if a port is taken.
     """
 
-    def __init__(self, host: str, port: int, ask_port: int) -> None:
+    def __init__(
+        self, host: str, port: int, ask_port: int, on_prefill: Callable[[Prefill], None] = lambda _: None
+    ) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self._lock = threading.Lock()
+        self._on_prefill = on_prefill
         self._holdings: dict[Tier, Holdings] = {tier: Holdings(tier) for tier in TIERS}
         self._pub: zmq.Socket[bytes] = context.socket(zmq.PUB)
         self._ask: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
@@ -99,9 +102,12 @@ class TierPublisher:
 
     def _answer(self) -> None:
         with suppress(zmq.ZMQError):
-            asker, *_, tier = self._ask.recv_multipart(zmq.DONTWAIT)
-            held = next((one for one in TIERS if one.encode() == tier), None)
+            asker, *_, asked = self._ask.recv_multipart(zmq.DONTWAIT)
+            held = next((one for one in TIERS if one.encode() == asked), None)
             if held is None:
+                prefill = decode_prefill(asked)
+                if prefill is not None:
+                    self._on_prefill(prefill)
                 return
             with self._lock:
                 message = self._holdings[held].snapshot()

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from app.bench.doc import section, write_page
+from app.bench.doc import note_times, read_times, section, write_page
 from app.bench.load import BenchResult, Environment
 from app.bench.load.charts import Words, bars
 from app.bench.load.result import at_least
@@ -63,6 +63,17 @@ def test_a_section_names_its_command_what_it_does_and_what_came_out() -> None:
     assert "\nWhat it does.\n\nMore of it.\n" in text
     assert "| tokens | cold |\n|---|---:|\n| 500 | 1.2 s |" in text
     assert "| fast | >= 2 | 3 | met |" in text
+
+
+def test_times_are_kept_from_run_to_run_and_shown(tmp_path: Path) -> None:
+    results, docs = tmp_path / "out", tmp_path / "docs"
+    result("ttft").write(results)
+    note_times(results, {"ttft": 100.0, "rag": 60.0})
+    note_times(results, {"ttft": 120.0})
+    assert read_times(results) == {"ttft": 120.0, "rag": 60.0}
+    page = write_page(results, docs).read_text()
+    assert "Measured in 120 s on " in page
+    assert "All of the above: 3 minutes." in page
 
 
 def test_without_results_there_is_no_page(tmp_path: Path) -> None:

@@ -101,6 +101,21 @@ def test_what_l1_has_behind_l0_and_the_pool_behind_both_adds_up() -> None:
     assert best.prefill_s == pytest.approx(fleet.cost.prefill_s(512))
 
 
+def test_a_node_that_takes_the_place_of_another_is_told_apart_from_it() -> None:
+    """Most nodes hold the prompt, so the few that do not are taken from all: all must be those of now."""
+    fleet = KvFleet(4)
+    fleet.names.append("r4")
+    fleet.nodes["r4"] = "n2"
+    fleet.update()
+    fleet.engine("r4")
+    for node in ("n0", "n1", "n2"):
+        fleet.tier("l1", node, PROMPT)
+    assert {fleet.best().l1 for _ in range(40)} == {len(PROMPT)}
+    fleet.core.tier_gone("l1", "n2")
+    fleet.tier("l1", "elsewhere", PROMPT)
+    assert {fleet.best().replica for _ in range(40)} <= {"r0", "r1", "r2", "r3"}
+
+
 def test_removals_count_in_every_tier() -> None:
     fleet = KvFleet()
     fleet.holds("r0", PROMPT)
@@ -172,6 +187,24 @@ def test_answers_that_fill_an_engine_keep_new_prompts_away_though_nothing_is_lef
     for name in held:
         fleet.core.ended(name, "r0")
     fleet.core.check_integrity()
+
+
+def test_a_conversation_stays_though_it_begins_with_what_everybody_shares() -> None:
+    """The system prompt is hot and nearly free to add elsewhere; what follows it is this conversation's alone."""
+    fleet = KvFleet(4)
+    own = [*PROMPT, *range(50_000, 51_024)]
+    body = {"model": "m", "prompt": "system " * 1170 + "conversation " * 315}
+    for number in range(200):
+        name, replica = fleet.send({"model": "m", "prompt": "system " * 1170 + f"{number}"}, None, [*PROMPT, number])
+        fleet.core.ended(name, replica)
+    for name in fleet.names:
+        fleet.holds(name, PROMPT)
+    name, home = fleet.send(body, None, own)
+    fleet.core.ended(name, home)
+    fleet.holds(home, own)
+    waiting, _ = fleet.choose(TEXT, None, list(range(90_000, 91_200)))
+    fleet.core.settled(waiting, home)
+    assert {fleet.best([*own, number], prompt=body["prompt"]).replica for number in range(5)} == {home}
 
 
 def test_idle_replicas_are_told_apart_by_what_they_were_given_lately() -> None:

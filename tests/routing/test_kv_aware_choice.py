@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.routing.load import load_class
 from app.routing.policy import Request
 from app.routing.prompt import read_prompt
 from tests.routing.test_kv_aware import BLOCK, PROMPT, TEXT, KvFleet
@@ -97,8 +96,3 @@ def test_ranking_a_large_fleet_looks_at_few_replicas(monkeypatch: pytest.MonkeyP
         looks[replicas] = len(seen)
     assert looks[16] > 0
     assert looks[1024] <= 10 * looks[16]
-
-
-def test_classes_of_load_are_an_eighth_wide() -> None:
-    for units in (16, 100, 1000, 123_456):
-        assert load_class(units + units // 8 + 1) > load_class(units)

@@ -39,7 +39,7 @@ def test_a_hundred_thousand_events_in_any_order_end_at_zero() -> None:
         if what < 0.3 or not open_:
             made += 1
             slot = rng.randrange(6)
-            book.assign(f"q{made}", slot, rng.randrange(50))
+            book.assign(f"q{made}", slot, rng.randrange(50), rng.randrange(400))
             open_.append((f"q{made}", slot))
             continue
         request, slot = open_[rng.randrange(len(open_))]
@@ -52,7 +52,7 @@ def test_a_hundred_thousand_events_in_any_order_end_at_zero() -> None:
         elif what < 0.9:
             book.release(request, rng.choice([slot, slot, slot, rng.randrange(6)]))
         elif what < 0.94:
-            book.assign(request, rng.randrange(6), rng.randrange(50))
+            book.assign(request, rng.randrange(6), rng.randrange(50), rng.randrange(400))
         elif what < 0.97:
             book.observe(slot, rng.randrange(20))
         elif what < 0.98:
@@ -179,3 +179,42 @@ def test_recent_work_fades_by_half_lives_and_is_not_given_back() -> None:
     book.drop_replica(0)
     assert book.recent(0) == 0
     book.check_integrity()
+
+
+def test_what_answers_hold_crowds_until_they_end_and_not_only_until_their_first_token() -> None:
+    book, _ = make(2)
+    book.room = 1000
+    for name in ("a", "b"):
+        book.assign(name, 0, 400, 400)
+        book.settle(name, 0)
+        book.first_token(name, 0)
+    assert book.units(0) == 2 * book.request_units
+    assert book.weight(0) > book.units(0) + 100
+    book.assign("c", 1, 40, 40)
+    assert book.least(0b11, 2, random.Random(1).random) == [1, 0]
+    for name in ("a", "b"):
+        book.release(name, 0)
+    assert book.weight(0) == 0
+    book.check_integrity()
+
+
+def test_crowding_is_nearly_nothing_far_below_an_engines_room() -> None:
+    weights = []
+    for room in (100_000, 2_000, 200):
+        book, _ = make(1)
+        book.room = room
+        book.assign("a", 0, 0, 1000)
+        weights.append(book.weight(0) - book.units(0))
+    assert weights == sorted(weights)
+    assert weights[0] == 0
+    assert weights[2] > 1000
+
+
+def test_without_a_known_room_the_most_that_was_ever_held_stands_in_for_it() -> None:
+    book, _ = make(2)
+    book.assign("a", 0, 0, 500)
+    quiet = book.weight(0)
+    book.assign("b", 1, 0, 20_000)
+    book.assign("a", 0, 0, 500)
+    assert book.weight(0) < quiet
+    assert book.weight(1) > 1000

@@ -183,3 +183,13 @@ def test_memory_is_bounded_whatever_comes() -> None:
         fleet.serve(own(number, 3000))
     assert policy(fleet).status()["tree_bytes"] <= 100_000
     assert policy(fleet).status()["tree_evictions"] > 0
+
+
+def test_a_hot_beginning_is_not_counted_as_held_once_per_request() -> None:
+    """Everybody's system prompt lies in an engine once; a prompt of one's own takes room for all of it."""
+    fleet = Fleet("prefix_aware", 2)
+    for number in range(200):
+        fleet.serve(chat(f"{number} what is this?"))
+    hot, cold = fleet.choose(chat("what is that?"))[1], fleet.choose(own(1, len(SYSTEM)))[1]
+    assert 0 < 10 * hot.held_units < cold.held_units
+    assert cold.held_units == cold.prefill_units

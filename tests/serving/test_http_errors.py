@@ -173,9 +173,11 @@ def test_fields_outside_the_body(client: TestClient) -> None:
 
 
 def test_no_such_path_and_no_such_method(client: TestClient) -> None:
-    assert error_of(client.get("/nowhere"), 404)["type"] == "not_found_error"
+    error = error_of(client.get("/nowhere"), 404)
+    assert error["type"] == "not_found_error"
+    assert error["message"].startswith("There is nothing at /nowhere. Try /v1/chat/completions")
     response = client.get("/chat")
-    error_of(response, 405)
+    assert error_of(response, 405)["message"] == "/chat does not take GET: use POST."
     assert response.headers["allow"] == "POST"
 
 

@@ -40,21 +40,28 @@ def lines(
     series: Mapping[str, Points],
     *,
     colours: Mapping[str, str] | None = None,
+    log_x: bool = False,
     log_y: bool = False,
     level: tuple[float, str] | None = None,
 ) -> Chart:
     """One line a series, named at its right end. `level` draws a horizontal line with a name (a target)."""
+    from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
     def draw(axes: Any) -> None:
         palette = _palette(series, colours)
         for label, points in series.items():
             xs, ys = zip(*points, strict=True)
             axes.plot(xs, ys, color=palette[label], linewidth=2.4, marker="o", markersize=5)
+        if log_x:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_locator(FixedLocator(sorted({x for points in series.values() for x, _ in points})))
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_locator(NullLocator())
         if log_y:
             axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
             axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_formatter("")
-            axes.tick_params(axis="y", which="minor", length=0)
+            axes.yaxis.set_minor_locator(NullLocator())
         else:
             axes.set_ylim(bottom=0)
         if level is not None:

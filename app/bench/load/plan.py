@@ -4,7 +4,7 @@ A plan is complete before anything is sent, answers in the history included: so 
 replica or another system, and its prompts have the lengths that it says.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -70,10 +70,6 @@ class Conversation:
 
 def single(request: PlannedRequest, name: str = "") -> Conversation:
     return Conversation(name or request.conversation, (replace(request, conversation=name or request.conversation),))
-
-
-def planned_tokens(conversations: Iterable[Conversation]) -> int:
-    return sum(request.prompt_tokens for each in conversations for request in each.requests)
 
 
 def count(conversations: Sequence[Conversation]) -> int:

@@ -11,6 +11,7 @@ from app.bench.load.plan import PlannedRequest
 from app.bench.load.record import RequestRecord
 from app.bench.load.run import OnRecord, connections, since_now
 from app.bench.load.send import send
+from app.cache_report import REPLICA_HEADER
 from app.errors import ServingError
 
 
@@ -37,7 +38,7 @@ class Session:
         """Send `request` (under another phase's name, if given) and wait for the whole answer.
 
         Raises:
-            ServingError: it failed. A series of steps has no meaning without one of them.
+            ServingError: it failed, or another replica answered. A series of steps has no meaning without one of them.
         """
         assert self._http is not None, "enter the session first"
         named = request if phase is None else replace(request, phase=phase)
@@ -49,4 +50,7 @@ class Session:
             raise ServingError(
                 f"{self._endpoint.url} did not answer a request of {request.prompt_tokens} tokens: {record.error}"
             )
+        wanted = named.headers.get(REPLICA_HEADER, record.replica)
+        if record.replica != wanted:
+            raise ServingError(f"replica {record.replica} answered instead of {wanted}: set `routing: {{debug: true}}`")
         return record

@@ -40,7 +40,7 @@ def goals_table(goals: Sequence[Mapping[str, Any]]) -> Table:
         (goal["name"], goal["target"], number(goal["measured"], "{:.4g}"), "met" if goal["met"] else "missed")
         for goal in goals
     ]
-    return Table(("goal", "target", "measured", ""), tuple(rows), "Goals")
+    return Table(("goal", "target", "measured", "verdict"), tuple(rows), "Goals")
 
 
 _LATENCIES = (

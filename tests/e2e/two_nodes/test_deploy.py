@@ -4,148 +4,47 @@
 """
 
 import json
-import os
-import signal
 import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import httpx
-import psutil
 import pytest
 import yaml
 
+from app.bench.load import read_records
+from app.bench.two_nodes import TwoNodes, spread_over_two, two_nodes
 from app.cache_report import REPLICA_HEADER, ROUTING_HEADER
 from app.client import connect
 from app.demo import PROMPT
-from app.tiers.cache_server import free_ports
-from tests.e2e.conftest import ROOT, disconnect, wait_for
+from tests.e2e.conftest import ROOT, TIERSERVE, disconnect, wait_for
 
 MODEL = "smollm2-135m-instruct"
 KEYS = {"acme": "acme-secret-key", "globex": "globex-secret-key"}
-READY_WITHIN_S = 420
-BIN = Path(sys.executable).parent
 
 
-@dataclass
-class Cluster:
-    """Two Ray nodes as child processes, and the application that `serve deploy` put on them."""
-
-    directory: Path
-    home: Path
-    port: int
-    dashboard: int
-    gcs: int
-    nodes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        # `serve` and the SDK are turned away by a cluster with token authentication unless they ask for it.
-        return {**os.environ, "TIERSERVE_HOME": str(self.home), "RAY_AUTH_MODE": "token", "GLOBEX_KEY": KEYS["globex"]}
-
-    def start_node(self, *arguments: str) -> None:
-        log = (self.directory / f"node{len(self.nodes)}.log").open("wb")
-        agent, grpc, runtime, metrics = free_ports(4)
-        command = [str(BIN / "ray"), "start", *arguments, "--block", "--num-cpus", "1", "--disable-usage-stats"]
-        command += ["--object-store-memory", str(100 << 20), f"--dashboard-agent-listen-port={agent}"]
-        command += [f"--dashboard-agent-grpc-port={grpc}", f"--runtime-env-agent-port={runtime}"]
-        command += [f"--metrics-export-port={metrics}"]
-        self.nodes.append(
-            subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, start_new_session=True)
-        )
-
-    def serve(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [str(BIN / "serve"), *arguments, "--address", f"http://127.0.0.1:{self.dashboard}"]
-        return subprocess.run(command, env=self.environment, cwd=ROOT, capture_output=True, text=True, timeout=120)
-
-    def logs(self) -> str:
-        return "\n".join(path.read_text(errors="replace")[-2000:] for path in self.directory.glob("node*.log"))
-
-    def stop(self) -> None:
-        tree = [child for node in self.nodes for child in _tree(node.pid)]
-        for node in self.nodes:
-            with suppress(ProcessLookupError):
-                os.killpg(node.pid, signal.SIGTERM)
-        psutil.wait_procs(tree, timeout=20)
-        for process in tree:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        for node in self.nodes:
-            node.kill()
-            node.wait(20)
-
-
-def _tree(pid: int) -> list[psutil.Process]:
-    with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).children(recursive=True)
-    return []
-
-
-def deploy_file(directory: Path, port: int) -> Path:
+def document() -> dict[str, Any]:
     """local.yaml for two nodes: a replica each, an API key per tenant, one of them in the environment."""
-    document = yaml.safe_load((ROOT / "serve_configs" / "local.yaml").read_text())
-    document["http_options"]["port"] = port
-    args = document["applications"][0]["args"]
-    # Each node has one CPU: two replicas do not fit on one.
-    args["models"][0] |= {"num_cpus": 0.6, "replicas": 2, "l1": {"gib": 0.5, "chunk_tokens": 64}, "l0": {"gib": 0.5}}
-    args["models"][0]["routing"] = {"strategy": "kv_aware", "debug": True}
-    args["auth"] = {
+    changed = spread_over_two(
+        yaml.safe_load((ROOT / "serve_configs" / "local.yaml").read_text()),
+        {"routing": {"strategy": "kv_aware", "debug": True}},
+    )
+    changed["applications"][0]["args"]["auth"] = {
         "api_keys": [{"tenant": "acme", "key": KEYS["acme"]}, {"tenant": "globex", "key_env": "GLOBEX_KEY"}]
     }
-    path = directory / "deploy.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return path
+    return changed
 
 
 @pytest.fixture(scope="module")
-def cluster(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    directory = tmp_path_factory.mktemp("deploy")
-    port, dashboard, gcs, client = free_ports(4)
-    cluster = Cluster(directory, home, port, dashboard, gcs)
-    temp = Path(f"/tmp/ts-{uuid4().hex[:8]}")  # short: Ray's socket paths end at 107 characters
-    try:
-        cluster.start_node(
-            "--head",
-            f"--port={gcs}",
-            f"--dashboard-port={dashboard}",
-            f"--ray-client-server-port={client}",
-            f"--temp-dir={temp}",
-        )
-        wait_for("the dashboard answers", lambda: _answers(dashboard), 120)
-        cluster.start_node(f"--address=127.0.0.1:{gcs}")
-        deployed = cluster.serve("deploy", str(deploy_file(directory, port)))
-        assert deployed.returncode == 0, deployed.stdout + deployed.stderr
-        wait_for("the application runs", lambda: _running(cluster), READY_WITHIN_S, every_s=2)
+def cluster(home: Path) -> Iterator[TwoNodes]:
+    with two_nodes(document(), {"TIERSERVE_HOME": str(home), "GLOBEX_KEY": KEYS["globex"]}) as cluster:
         yield cluster
-    finally:
         disconnect()
-        cluster.stop()
-        subprocess.run(["rm", "-rf", str(temp)], check=False)
 
 
-def _answers(port: int) -> bool:
-    with suppress(httpx.HTTPError):
-        return httpx.get(f"http://127.0.0.1:{port}/api/version").status_code in (200, 401)
-    return False
-
-
-def _running(cluster: Cluster) -> bool:
-    status = cluster.serve("status")
-    state = (yaml.safe_load(status.stdout) or {}).get("applications", {}).get("tierserve", {}).get("status")
-    assert state != "DEPLOY_FAILED", status.stdout + cluster.logs()
-    return bool(state == "RUNNING")
-
-
-def ask(cluster: Cluster, key: str | None, replica: str | None = None, **fields: Any) -> httpx.Response:
+def ask(cluster: TwoNodes, key: str | None, replica: str | None = None, **fields: Any) -> httpx.Response:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     headers |= {REPLICA_HEADER: replica} if replica else {}
     content = fields.pop("content", PROMPT.read_text()[:4000])
@@ -153,7 +52,7 @@ def ask(cluster: Cluster, key: str | None, replica: str | None = None, **fields:
     return httpx.post(f"{cluster.url}/v1/chat/completions", json=body | fields, headers=headers, timeout=300)
 
 
-def test_a_key_is_needed(cluster: Cluster) -> None:
+def test_a_key_is_needed(cluster: TwoNodes) -> None:
     for key in (None, "not-a-key-at-all"):
         refused = ask(cluster, key, content="hello")
         assert refused.status_code == 401
@@ -164,7 +63,7 @@ def test_a_key_is_needed(cluster: Cluster) -> None:
         assert ask(cluster, key, content="hello").status_code == 200
 
 
-def test_tenants_do_not_share_a_cache(cluster: Cluster) -> None:
+def test_tenants_do_not_share_a_cache(cluster: TwoNodes) -> None:
     text = PROMPT.read_text()[1000:3500]
 
     def cached(key: str) -> int:
@@ -176,20 +75,20 @@ def test_tenants_do_not_share_a_cache(cluster: Cluster) -> None:
     assert cached(KEYS["globex"]) == 0
 
 
-def replicas(cluster: Cluster) -> tuple[str, str]:
+def replicas(cluster: TwoNodes) -> tuple[str, str]:
     import ray
 
     from app.tiers.node_cache import node_caches
 
-    connect("tierserve", f"127.0.0.1:{cluster.gcs}")
+    connect("tierserve", cluster.address)
     caches = ray.get([cache.status.remote() for cache in node_caches()])
     assert len(caches) == 2, caches
     (first,), (second,) = (cache["replicas"] for cache in caches)
     return first, second
 
 
-def test_nodes_share_a_prefix_through_the_pool_alone(cluster: Cluster) -> None:
-    client = connect("tierserve", f"127.0.0.1:{cluster.gcs}")
+def test_nodes_share_a_prefix_through_the_pool_alone(cluster: TwoNodes) -> None:
+    client = connect("tierserve", cluster.address)
     first, second = replicas(cluster)
     key, salt = KEYS["acme"], uuid4().hex
     cold = ask(cluster, key, first, cache_salt=salt).json()
@@ -214,7 +113,7 @@ def explained(response: httpx.Response) -> dict[str, dict[str, Any]]:
     return {choice["replica"]: choice for choice in ranking["choices"]}
 
 
-def test_kv_aware_knows_what_each_tier_holds(cluster: Cluster) -> None:
+def test_kv_aware_knows_what_each_tier_holds(cluster: TwoNodes) -> None:
     """Of a prompt that one replica computed, it expects L0 there and L2 on the other node, to the token."""
     first, second = replicas(cluster)
     salt, content = uuid4().hex, PROMPT.read_text()[500:3500]
@@ -237,7 +136,7 @@ def test_kv_aware_knows_what_each_tier_holds(cluster: Cluster) -> None:
     assert (hit["replica"], hit["l2_tokens"]) == (second, chunks)
 
 
-def test_a_restarted_router_learns_what_the_replicas_hold(cluster: Cluster) -> None:
+def test_a_restarted_router_learns_what_the_replicas_hold(cluster: TwoNodes) -> None:
     """The process that routes is killed; the next one asks engines and cache servers, and expects hits again."""
     import ray
 
@@ -257,10 +156,29 @@ def test_a_restarted_router_learns_what_the_replicas_hold(cluster: Cluster) -> N
     assert wait_for("the new router expects the hit", known, 120, every_s=1)
 
 
-def test_status_of_a_cluster(cluster: Cluster) -> None:
-    command = [sys.executable, "-m", "app.cli", "status", "--address", f"127.0.0.1:{cluster.gcs}", "--json"]
-    done = subprocess.run(command, env=cluster.environment, cwd=ROOT, capture_output=True, text=True, timeout=120)
+def test_status_of_a_cluster(cluster: TwoNodes) -> None:
+    command = [*TIERSERVE, "status", "--address", cluster.address, "--json"]
+    done = subprocess.run(command, env=dict(cluster.environment), cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert [cache["healthy"] for cache in report["caches"]] == [True, True]
     assert len({cache["node_id"] for cache in report["caches"]}) == 2
+
+
+def test_bench_measures_every_tier_of_two_nodes(cluster: TwoNodes, tmp_path: Path) -> None:
+    command = [*TIERSERVE, "bench", "ttft", "--url", cluster.url, "--address", cluster.address]
+    command += ["--api-key", KEYS["acme"], "--tokens", "300", "--tokens", "700", "--rounds", "1", "--repeats", "1"]
+    command += ["--json", "--out", str(tmp_path)]
+    done = subprocess.run(command, env=dict(cluster.environment), cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    whole = json.loads(done.stdout)
+    rows = {row["tokens"]: row for row in whole["rows"]}
+    assert {tokens: row["hit_tokens"] for tokens, row in rows.items()} == {300: 256, 700: 640}
+    assert all(row["hit_tokens"] == row["full_chunk_tokens"] for row in rows.values())
+    # Two cores shared with other work: only the order of things is certain enough to assert.
+    assert all(row["cold_s"] > max(row["l2_s"], row["l1_s"], row["l0_s"]) for row in rows.values())
+    assert whole["answers_equal"]
+    assert whole["pool"]["read_bytes_s"] > 0
+    records = read_records(tmp_path / "ttft.parquet")
+    assert all(record.prompt_tokens == record.planned_tokens for record in records)
+    assert KEYS["acme"] not in (tmp_path / "ttft.json").read_text()

@@ -27,8 +27,10 @@ from lmcache.v1.distributed.config import (  # noqa: E402
 from lmcache.v1.distributed.l2_adapters.config import L2AdaptersConfig, get_l2_adapter_config_class  # noqa: E402
 from lmcache.v1.distributed.storage_manager import StorageManager  # noqa: E402
 
+from app.cost import CostModel  # noqa: E402
 from app.tiers.curvine import adapter as curvine  # noqa: E402
 from app.tiers.curvine.adapter import CurvineL2Adapter  # noqa: E402
+from app.tiers.loading import ENOUGH, RULE  # noqa: E402
 from tests.tiers.curvine.mounts import wait_until  # noqa: E402
 from tests.tiers.curvine.test_adapter import LAYOUT, PLUGIN, SIZE, Driver  # noqa: E402
 
@@ -112,6 +114,32 @@ def test_what_was_loaded_from_l2_stays_in_l1_under_our_policy(
         assert prefetch(second, keys) == (0, 8)
         second.finish_read_prefetched(keys)
         assert prefetch(second, keys) == again
+        second.finish_read_prefetched(keys)
+
+
+def test_what_is_sooner_computed_is_not_loaded_and_tried_again_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With LMCache's own controller: a declined load gives back its locks, or the chunks could never be evicted."""
+    monkeypatch.setattr(RULE, "cost", CostModel())
+    monkeypatch.setattr(RULE, "declined", 0)
+    keys = make_object_keys(8)
+    with manager(tmp_path) as first:
+        write(first, keys)
+        wait_until(lambda: stored(tmp_path) == 8)
+    with manager(tmp_path, "tierserve") as second:
+        for _ in range(ENOUGH):
+            RULE.computed(512, 0.01)
+            RULE.cost.observe_load("l2", 512, 5.0)
+        attempts = 0
+        while prefetch(second, keys) == (0, 0):
+            attempts += 1
+            assert attempts == RULE.declined
+            (status,) = second.report_status()["l2_adapters"]
+            assert status["locked_keys"] == 0
+        assert attempts > 8, "declined, but not for ever"
+        second.finish_read_prefetched(keys)
+        assert prefetch(second, keys) == (8, 0), "what lies in L1 is used whatever L2 costs"
         second.finish_read_prefetched(keys)
 
 

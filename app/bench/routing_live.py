@@ -1,0 +1,249 @@
+"""`tierserve bench routing --live`: routing strategies on real engines, ours beside Ray's own.
+
+One application of three replicas on two Ray nodes of this machine stays up; between phases only its router changes
+(switching_router.py), so that every phase begins with a router that knows nothing, empty L0 and L1, and prompts that no
+phase before had. Strategies take turns in each round, in an order that changes, so that a slow minute of the machine
+does not hit the same one every time.
+"""
+
+import json
+import os
+import random
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from app import demo_model
+from app.bench.load import Bars, Conversation, PlannedRequest, Prompts, RequestRecord, load_tokenizer
+from app.bench.load.endpoint import Endpoint, find_endpoint
+from app.bench.load.plan import Message, count
+from app.bench.load.run import run_closed, run_open
+from app.bench.load.summary import percentile
+from app.bench.target import Tiers, joined
+from app.bench.two_nodes import spread_over_two, two_nodes
+from app.commands.serve import DEFAULT_FILE
+from app.serving.llm_config import deployment_name
+
+OURS = ("prefix_aware", "kv_aware", "session", "round_robin")
+RAYS: Mapping[str, str] = {
+    "ray_power_of_two": "ray.serve._private.request_router:PowerOfTwoChoicesRequestRouter",
+    "ray_prefix_affinity": "ray.serve.llm.request_router:PrefixCacheAffinityRouter",
+}
+STRATEGIES = (*OURS, *RAYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogues:
+    """What is sent: conversations that begin as a Poisson process and overlap, each under one of the system prompts."""
+
+    conversations: int = 12
+    turns: int = 5
+    systems: int = 2
+    system_tokens: int = 512
+    user_tokens: int = 64
+    answer_tokens: int = 24
+    output_tokens: int = 12
+    rate: float = 0.25
+    pause_s: tuple[float, float] = (0.5, 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Hot:
+    """One prefix for most of the traffic, so many requests at a time."""
+
+    requests: int = 40
+    share: float = 0.8
+    prefix_tokens: int = 384
+    own_tokens: int = 32
+    output_tokens: int = 8
+    concurrency: int = 6
+
+
+@dataclass
+class Phase:
+    """One strategy's turn in one round."""
+
+    strategy: str
+    round: int
+    dialogues: list[RequestRecord] = field(default_factory=list)
+    hot: list[RequestRecord] = field(default_factory=list)
+
+
+def run_live(rounds: int = 3, bars: Bars | None = None, strategies: Sequence[str] = STRATEGIES) -> dict[str, Any]:
+    """{strategy: {ttft_mean_s, ttft_p90_s, ttft_median_s, hit_tokens, failed, hot_max_share}}, over all rounds.
+
+    `hot_max_share` is the busiest replica's requests under a hot prefix over its fair share, the median of the rounds.
+
+    Raises:
+        ServingError: the application did not come up.
+    """
+    say = bars.say if bars is not None else lambda _: None
+    say("Starting two Ray nodes with three replicas (about two minutes) ...")
+    tokenizer = load_tokenizer(demo_model.demo_model())
+    phases: list[Phase] = []
+    with _application() as lab:
+        for number in range(rounds):
+            order = list(strategies)
+            random.Random(number).shuffle(order)
+            for strategy in order:
+                say(f"Round {number + 1} of {rounds}: {strategy}")
+                lab.switch(strategy)
+                seed = number * len(STRATEGIES) + STRATEGIES.index(strategy)
+                phases.append(_measure(lab, strategy, number, Prompts(tokenizer, seed), bars))
+    return {strategy: _figures([one for one in phases if one.strategy == strategy]) for strategy in strategies}
+
+
+def _measure(lab: "Lab", strategy: str, number: int, prompts: Prompts, bars: Bars | None) -> Phase:
+    """The same plan for each strategy of a round in all but its words."""
+    phase = Phase(strategy, number)
+    plan = dialogues(prompts, Dialogues(), seed=number)
+    tick = bars.track(f"{strategy}, dialogues", count(plan)) if bars is not None else None
+    phase.dialogues = run_open(lab.endpoint, plan, Dialogues().rate, number, tick)
+    lab.clear()
+    plan = hot(prompts, Hot(), seed=number)
+    tick = bars.track(f"{strategy}, hot prefix", count(plan)) if bars is not None else None
+    phase.hot = run_closed(lab.endpoint, plan, Hot().concurrency, tick)
+    return phase
+
+
+def dialogues(prompts: Prompts, what: Dialogues, seed: int) -> list[Conversation]:
+    rng = random.Random(seed)
+    systems = [
+        {"role": "system", "content": prompts.text(what.system_tokens, f"system {n}")} for n in range(what.systems)
+    ]
+    return [
+        _dialogue(prompts, what, systems[number % len(systems)], f"dialogue {number}", rng)
+        for number in range(what.conversations)
+    ]
+
+
+def _dialogue(prompts: Prompts, what: Dialogues, system: Message, name: str, rng: random.Random) -> Conversation:
+    messages: list[Message] = [system]
+    requests = []
+    for turn in range(what.turns):
+        messages.append({"role": "user", "content": prompts.text(what.user_tokens, f"{name}/{turn}")})
+        requests.append(
+            PlannedRequest(
+                tuple(messages),
+                prompts.prompt_length(messages),
+                what.output_tokens,
+                conversation=name,
+                turn=turn,
+                pause_s=rng.uniform(*what.pause_s) if turn else 0.0,
+                headers={"x-session-id": name},
+            )
+        )
+        messages.append({"role": "assistant", "content": prompts.text(what.answer_tokens, f"{name}/answer {turn}")})
+    return Conversation(name, tuple(requests))
+
+
+def hot(prompts: Prompts, what: Hot, seed: int) -> list[Conversation]:
+    rng = random.Random(seed)
+    shared = prompts.text(what.prefix_tokens, "hot")
+    plan = []
+    for number in range(what.requests):
+        name = f"request {number}"
+        own = prompts.text(what.own_tokens, name)
+        before = shared if rng.random() < what.share else prompts.text(what.prefix_tokens, f"{name}/cold")
+        messages = ({"role": "user", "content": before + own},)
+        plan.append(
+            Conversation(
+                name,
+                (
+                    PlannedRequest(
+                        messages,
+                        prompts.prompt_length(messages),
+                        what.output_tokens,
+                        conversation=name,
+                        headers={"x-session-id": name},
+                    ),
+                ),
+            )
+        )
+    return plan
+
+
+def _figures(phases: Sequence[Phase]) -> dict[str, float]:
+    good = [record for phase in phases for record in phase.dialogues if record.ok and record.ttft_s is not None]
+    failed = sum(not record.ok for phase in phases for record in (*phase.dialogues, *phase.hot))
+    ttft = sorted(record.ttft_s for record in good if record.ttft_s is not None)
+    return {
+        "ttft_mean_s": round(statistics.fmean(ttft), 4),
+        "ttft_median_s": round(percentile(ttft, 50), 4),
+        "ttft_p90_s": round(percentile(ttft, 90), 4),
+        "hit_tokens": sum(record.cached_tokens or 0 for record in good),
+        "l0_tokens": sum(record.l0_tokens or 0 for record in good),
+        "prompt_tokens": sum(record.prompt_tokens for record in good),
+        "requests": len(good),
+        "failed": failed,
+        "hot_max_share": round(statistics.median(_max_share(phase.hot) for phase in phases), 3),
+    }
+
+
+def _max_share(records: Sequence[RequestRecord], replicas: int = 3) -> float:
+    served = [record.replica for record in records if record.ok]
+    if not served:
+        return 0.0
+    return max(served.count(name) for name in set(served)) * replicas / len(served)
+
+
+@dataclass
+class Lab:
+    """The running application, and the means to change its router."""
+
+    control: Path
+    endpoint: Endpoint
+    tiers: Tiers
+    phases: int = 0
+
+    def switch(self, strategy: str) -> None:
+        """Give the application this strategy's router, which knows nothing yet, and empty L0 and L1."""
+        self.phases += 1
+        write_control(self.control, control(strategy, self.endpoint.model, self.tiers.chunk_tokens, self.phases))
+        self.clear()
+
+    def clear(self) -> None:
+        self.tiers.clear_all()
+
+
+def control(strategy: str, model: str, chunk_tokens: int, phase: int) -> dict[str, Any]:
+    """What SwitchingRouter reads."""
+    if strategy in RAYS:
+        return {"router": RAYS[strategy], "kwargs": {}, "phase": phase}
+    options = {"chunk_tokens": chunk_tokens} if strategy == "kv_aware" else {}
+    kwargs = {"strategy": strategy, "options": options, "allow_pinning": True, "model": model}
+    return {"router": "app.serving.router:TierRequestRouter", "kwargs": kwargs, "phase": phase}
+
+
+def write_control(file: Path, content: Mapping[str, Any]) -> None:
+    """At once: the router must not read half of it."""
+    fresh = file.with_suffix(".new")
+    fresh.write_text(json.dumps(content))
+    fresh.replace(file)
+
+
+@contextmanager
+def _application() -> Iterator[Lab]:
+    # kv_aware, so that engines publish their events and the ingress has the tokenizer, in every phase.
+    document = spread_over_two(
+        yaml.safe_load(DEFAULT_FILE.read_text()),
+        {"replicas": 3, "num_cpus": 0.4, "routing": {"strategy": "kv_aware", "debug": True}},
+    )
+    (application,) = document["applications"]
+    (model,) = application["args"]["models"]
+    with tempfile.TemporaryDirectory(prefix=f"tierserve-{os.getpid()}-") as directory:
+        file = Path(directory) / "phase.json"
+        write_control(file, control("prefix_aware", model["id"], model["l1"]["chunk_tokens"], 0))
+        router = {
+            "request_router_class": "app.bench.switching_router:SwitchingRouter",
+            "request_router_kwargs": {"control": str(file)},
+        }
+        application["deployments"] = [{"name": deployment_name(model["id"]), "request_router_config": router}]
+        with two_nodes(document) as cluster, joined(application["name"], cluster.address) as tiers:
+            yield Lab(file, find_endpoint(cluster.url), tiers)

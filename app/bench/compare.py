@@ -21,7 +21,7 @@ from typing import Any
 
 import click
 
-from app.bench.command import command_line, hand_out
+from app.bench.command import command_line, hand_out, need_charts
 from app.bench.compare_load import ALONE, CHATS, QUICK, Mix
 from app.bench.compare_result import charts_of, in_a_row, part_of, tables_of
 from app.bench.compare_run import Comparison, Options, run
@@ -97,6 +97,7 @@ def compare(
     """The same load against tierserve, Ray Serve LLM (two routers) and plain vLLM, started and stopped in turn."""
     if docs is not None and out is None:
         raise click.UsageError("--docs is made of what lies in --out: name that as well")
+    need_charts()
     Environment.read()
     interrupt_on_sigterm()
     engines = local_engines()

@@ -42,8 +42,7 @@ class Common:
     @contextmanager
     def target(self, bars: Bars) -> Iterator[Target]:
         """The endpoint of --url, or an application of our own on two nodes."""
-        if find_spec("matplotlib") is None:
-            raise MachineError("charts need matplotlib: install the extra `bench` (pip install 'tierserve[bench]')")
+        need_charts()
         Environment.read()
         interrupt_on_sigterm()
         if self.url is None:
@@ -54,6 +53,12 @@ class Common:
             self.url, model=self.model, api_key=self.api_key, tokenizer=self.tokenizer, address=self.address
         ) as target:
             yield target
+
+
+def need_charts() -> None:
+    """Raises MachineError before anything is measured if its charts could not be drawn."""
+    if find_spec("matplotlib") is None:
+        raise MachineError("charts need matplotlib: install the extra `bench` (pip install 'tierserve[bench]')")
 
 
 def common_options(command: F) -> F:

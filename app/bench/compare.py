@@ -7,10 +7,10 @@ memory and threads. Two do not fit into a small machine's memory, so one after t
 and stopped, and all of that again for each round: every second round in the opposite order, each round with new texts.
 
 The load: chats of several turns behind a few shared system prompts, several at a time, so that all of these systems
-have something to reuse; and, apart from it, requests that share nothing, where keeping KV can only cost time. All that
-is shared fits into each engine's own KV memory. "Computed" are the prompt tokens that had to be prefilled. Ratios are
-above 1 where tierserve is better and below 1 where it is worse; where rounds differ more than systems do, they say
-nothing.
+have something to reuse; and, apart from it, requests that share nothing, where keeping KV can only cost time and only
+spreading requests well can win any. All that is shared fits into each engine's own KV memory. "Computed" are the prompt
+tokens that had to be prefilled. Ratios are above 1 where tierserve is better and below 1 where it is worse; they say
+nothing where rounds differ more than systems do.
 """
 
 import itertools
@@ -21,9 +21,9 @@ from typing import Any
 
 import click
 
-from app.bench.command import command_line, hand_out
+from app.bench.command import command_line, hand_out, need_charts
 from app.bench.compare_load import ALONE, CHATS, QUICK, Mix
-from app.bench.compare_result import charts_of, figures_table, in_a_row, part_of, ratios_table
+from app.bench.compare_result import charts_of, in_a_row, part_of, tables_of
 from app.bench.compare_run import Comparison, Options, run
 from app.bench.doc import write_page
 from app.bench.load import BenchResult, Environment, RequestRecord, load_tokenizer, progress_bars, summarize
@@ -31,18 +31,15 @@ from app.bench.systems import OURS, SYSTEMS, local_engines
 from app.local.machine import Machine, check_machine
 from app.local.signals import interrupt_on_sigterm
 
-_PARTS = {CHATS: "Chats behind shared system prompts", ALONE: "Nothing shared"}
-
 
 def result_of(found: Comparison, options: Options, about: Mapping[str, Any], command: str) -> BenchResult:
     environment = Environment.read()
-    parts = {part: part_of(found.rounds[part], OURS) for part in _PARTS}
+    parts = {part: part_of(found.rounds[part], OURS) for part in (CHATS, ALONE)}
     named = {
         f"{system}, {part}": in_a_row(each)
         for part, systems in found.rounds.items()
         for system, each in systems.items()
     }
-    tables = [figures_table(_PARTS[part], each["systems"]) for part, each in parts.items()]
     return BenchResult(
         name="compare",
         title="Beside Ray Serve LLM and plain vLLM",
@@ -54,7 +51,7 @@ def result_of(found: Comparison, options: Options, about: Mapping[str, Any], com
         figures={**parts[CHATS], "nothing_shared": parts[ALONE]},
         records=tuple(_numbered(named)),
         summaries={name: summarize(records) for name, records in named.items()},
-        tables=(*tables, ratios_table(parts, OURS)),
+        tables=tuple(tables_of(parts, OURS)),
         charts=tuple(charts_of(found.rounds, parts, OURS, environment.line())),
     )
 
@@ -100,6 +97,7 @@ def compare(
     """The same load against tierserve, Ray Serve LLM (two routers) and plain vLLM, started and stopped in turn."""
     if docs is not None and out is None:
         raise click.UsageError("--docs is made of what lies in --out: name that as well")
+    need_charts()
     Environment.read()
     interrupt_on_sigterm()
     engines = local_engines()

@@ -86,35 +86,49 @@ def same_answers(ours: Sequence[Sequence[RequestRecord]], theirs: Sequence[Seque
     return sum(pairs) / len(pairs) if pairs else None
 
 
-def figures_table(title: str, systems: Mapping[str, Figures]) -> Table:
-    rows = []
-    for name, each in systems.items():
-        rows.append(
-            (
-                name,
-                f"{each['requests']}" + (f" ({each['failed']} failed)" if each["failed"] else ""),
-                *(number(each[figure], "{:.3f} s") for figure in SECONDS),
-                number(each["requests_per_s"], "{:.2f}"),
-                _percent(each["hit_ratio"]),
-                number(each["computed_tokens"], "{:,}"),
-                _range(each["ttft_mean_by_round_s"]),
-                _percent(each["same_answers"]),
-            )
+def tables_of(parts: Mapping[str, Mapping[str, Any]], ours: str) -> list[Table]:
+    """For each part its figures and its ratios, and one of what is to be known of the measurement itself."""
+    tables: list[Table] = []
+    for part, found in parts.items():
+        tables += [_figures_table(part, found), _ratios_table(part, found, ours)]
+    return [*tables, _rounds_table(parts)]
+
+
+def _figures_table(part: str, found: Mapping[str, Any]) -> Table:
+    rows = [
+        (
+            name,
+            *(number(each[figure], "{:.3f} s") for figure in SECONDS),
+            number(each["requests_per_s"], "{:.2f}"),
+            _percent(each["hit_ratio"]),
+            number(each["computed_tokens"], "{:,}"),
         )
-    heads = ("system", "requests", *HEADS.values(), "hit", "computed", "TTFT mean by round", "answers as ours")
-    return Table(heads, tuple(rows), title)
+        for name, each in found["systems"].items()
+    ]
+    return Table((part, *HEADS.values(), "hit", "computed"), tuple(rows), f"Measured: {part}")
 
 
-def ratios_table(parts: Mapping[str, Mapping[str, Any]], ours: str) -> Table:
-    """A row for each part and system. The last column names every figure in which ours is the worse one."""
+def _ratios_table(part: str, found: Mapping[str, Any], ours: str) -> Table:
+    """The last column names every figure in which ours is the worse one."""
+    rows = []
+    for name, ratios in found["ratios"].items():
+        lost = [HEADS[figure] for figure, ratio in ratios.items() if ratio is not None and ratio < 1]
+        rows.append((name, *(number(ratio, "{:.2f} x") for ratio in ratios.values()), ", ".join(lost) or "nothing"))
+    heads = (f"{part}, beside", *HEADS.values(), "we lose in")
+    return Table(heads, tuple(rows), f"How many times better {ours} is (below 1: worse): {part}")
+
+
+def _rounds_table(parts: Mapping[str, Mapping[str, Any]]) -> Table:
     rows = []
     for part, found in parts.items():
-        for name, ratios in found["ratios"].items():
-            lost = [HEADS[figure] for figure, ratio in ratios.items() if ratio is not None and ratio < 1]
-            cells = (number(ratio, "{:.2f} x") for ratio in ratios.values())
-            rows.append((f"{part}: {name}", *cells, ", ".join(lost) or "nothing"))
-    heads = ("compared with", *HEADS.values(), f"{ours} loses in")
-    return Table(heads, tuple(rows), f"How many times better {ours} is (below 1: worse)")
+        for name, each in found["systems"].items():
+            means = [value for value in each["ttft_mean_by_round_s"] if value is not None]
+            best, worst = (min(means), max(means)) if means else (None, None)
+            counts = (str(each["requests"]), str(each["failed"]))
+            spread = (number(best, "{:.3f} s"), number(worst, "{:.3f} s"))
+            rows.append((f"{part}: {name}", *counts, *spread, _percent(each["same_answers"])))
+    heads = ("how sure", "requests", "failed", "TTFT mean, best round", "worst round", "answers as ours")
+    return Table(heads, tuple(rows), "How sure this is")
 
 
 def charts_of(rounds: Rounds, parts: Mapping[str, Mapping[str, Any]], ours: str, foot: str) -> list[Chart]:
@@ -145,11 +159,6 @@ def _said(found: Mapping[str, Any], ours: str) -> str:
     if ratios[best] >= 1:
         return f"First tokens: {times(ratios[best])} sooner than the next best, {best}"
     return f"First tokens: {best} is {times(1 / ratios[best])} sooner than {ours}"
-
-
-def _range(values: Sequence[float | None]) -> str:
-    found = [value for value in values if value is not None]
-    return f"{min(found):.3f} to {max(found):.3f} s" if found else ""
 
 
 def _percent(share: float | None) -> str:

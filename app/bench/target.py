@@ -145,18 +145,22 @@ def started_target(say: Say) -> Iterator[Target]:
 
 @contextmanager
 def own_pool() -> Iterator[Path]:
-    """A new directory beside the user's pool, removed when the block ends. Those of runs that were killed are removed
-    on the way."""
+    """A pool that lasts as long as the block."""
+    pool = _own_pool()
+    try:
+        yield pool
+    finally:
+        shutil.rmtree(pool, ignore_errors=True)
+
+
+def _own_pool() -> Path:
+    """A new directory beside the user's pool. Those of runs that were killed are removed on the way."""
     place = home() / "bench"
     place.mkdir(parents=True, exist_ok=True)
     for path in place.glob("l2-*-*"):
         if not Path(f"/proc/{path.name.split('-')[1]}").exists():
             shutil.rmtree(path, ignore_errors=True)
-    pool = Path(tempfile.mkdtemp(prefix=f"l2-{os.getpid()}-", dir=place))
-    try:
-        yield pool
-    finally:
-        shutil.rmtree(pool, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"l2-{os.getpid()}-", dir=place))
 
 
 @contextmanager

@@ -25,12 +25,13 @@ import yaml
 from app.errors import ServingError
 from app.local.leftovers import end, remove_segments, segments_of
 from app.local.run import sweep_stale
+from app.local.signals import undisturbed
 from app.tiers.cache_server import free_ports
 
 _BIN = Path(sys.executable).parent
 _ROOT = Path(__file__).parents[2]
 _NODE_UP_S, _READY_S = 120.0, 420.0
-_GRACE_S = 20.0
+_GRACE_S, _NODE_GRACE_S = 20.0, 5.0
 # CPUs that a single node says it has: reservations are Ray's, the cores are shared by all processes anyhow.
 _PLENTY = 8
 
@@ -75,18 +76,34 @@ class TwoNodes:
         self.nodes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True))
 
     def stop(self) -> None:
-        """End everything that was started. Engines leave segments behind when they are killed: removed as well."""
+        """End everything that was started: applications first, so that engines end cleanly. Those that are killed leave
+        segments behind, which are removed."""
         tree = [child for node in self.nodes for child in _tree(node.pid)]
         segments = segments_of(tree)
+        self._end_applications(tree)
         for node in self.nodes:
             with suppress(ProcessLookupError):
                 os.killpg(node.pid, signal.SIGTERM)
-        end(tree, grace_s=_GRACE_S)
         for node in self.nodes:
+            # `ray start` outlives what it has started without reaping it: nobody could see that it has ended.
             node.kill()
             node.wait(_GRACE_S)
+        end(tree, grace_s=_NODE_GRACE_S)
         remove_segments(segments)
         sweep_stale()
+
+    def _end_applications(self, tree: list[psutil.Process]) -> None:
+        replicas = [process for process in tree if _is_replica(process)]
+        if replicas:
+            with suppress(subprocess.TimeoutExpired):
+                self.serve("shutdown", "--yes")
+                psutil.wait_procs(replicas, timeout=_GRACE_S)
+
+
+def _is_replica(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return process.name().startswith("ray::ServeRepli")  # cut at 15 characters by the kernel
+    return False
 
 
 def spread_over_two(document: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -140,7 +157,8 @@ def _nodes(document: Mapping[str, Any], environment: Mapping[str, str], cpus: li
             _deploy(cluster, document)
             yield cluster
         finally:
-            cluster.stop()
+            with undisturbed():
+                cluster.stop()
 
 
 @contextmanager

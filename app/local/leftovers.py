@@ -1,7 +1,8 @@
 """What processes would leave behind when they are killed: found while they live, removed when they are gone.
 
 Engines hold POSIX segments and semaphores in /dev/shm that only a clean exit removes. Which are ours is read from the
-memory maps of our own descendants, so nothing of anybody else is touched.
+memory maps of our own descendants, so nothing of anybody else is touched. By inode: a semaphore is mapped under a name
+that it had only while it was made (glibc links it to its own).
 """
 
 import re
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import psutil
 
-_SHM = re.compile(r"(/dev/shm/\S+)")
+_PLACE = Path("/dev/shm")
+# address, permissions, offset, device, inode, path
+_MAPPED = re.compile(rf"^\S+ \S+ \S+ \S+ (\d+)\s+{_PLACE}/", re.MULTILINE)
 
 
 def descendants() -> list[psutil.Process]:
@@ -19,11 +22,18 @@ def descendants() -> list[psutil.Process]:
 
 
 def segments_of(processes: list[psutil.Process]) -> set[Path]:
-    found: set[Path] = set()
+    """What `processes` have mapped and is there by name."""
+    inodes: set[int] = set()
     for process in processes:
         with suppress(OSError):
-            found |= {Path(match) for match in _SHM.findall(Path(f"/proc/{process.pid}/maps").read_text())}
-    return found
+            inodes |= {int(inode) for inode in _MAPPED.findall(Path(f"/proc/{process.pid}/maps").read_text())}
+    return {path for path in _PLACE.iterdir() if _inode(path) in inodes} if inodes else set()
+
+
+def _inode(path: Path) -> int | None:
+    with suppress(OSError):
+        return path.stat().st_ino
+    return None
 
 
 def end(processes: list[psutil.Process], grace_s: float = 10.0, term_s: float = 5.0) -> list[int]:

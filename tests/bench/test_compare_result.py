@@ -5,12 +5,11 @@ import pytest
 from app.bench.compare_result import (
     charts_of,
     figures_of,
-    figures_table,
     in_a_row,
     part_of,
     ratios_of,
-    ratios_table,
     same_answers,
+    tables_of,
 )
 from app.bench.load import RequestRecord
 from tests.bench.load.records import failed, record
@@ -72,26 +71,33 @@ def part(**systems: list[list[RequestRecord]]) -> dict[str, Any]:
     return part_of({"ours": OURS, **systems}, "ours")
 
 
+def rows(parts: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+    return {f"{table.heads[0]}/{row[0]}": row for table in tables_of(parts, "ours") for row in table.rows}
+
+
 def test_the_table_says_where_ours_loses() -> None:
-    table = ratios_table({"chats": part(slow=SLOWER), "alone": part(fast=FASTER)}, "ours")
-    assert table.heads[-1] == "ours loses in"
-    won, lost = table.rows
-    assert (won[0], won[1], won[-1]) == ("chats: slow", "2.00 x", "nothing")
-    assert (lost[0], lost[1]) == ("alone: fast", "0.50 x")
-    assert lost[-1] == "TTFT mean, TTFT p50, TTFT p90, E2E p50, requests/s"
+    found = rows({"chats": part(slow=SLOWER), "alone": part(fast=FASTER)})
+    won, lost = found["chats, beside/slow"], found["alone, beside/fast"]
+    assert (won[1], won[-1]) == ("2.00 x", "nothing")
+    assert (lost[1], lost[-1]) == ("0.50 x", "TTFT mean, TTFT p50, TTFT p90, E2E p50, requests/s")
+
+
+def test_a_page_can_tell_the_parts_tables_apart_by_their_heads() -> None:
+    heads = [table.heads[0] for table in tables_of({"chats": part(slow=SLOWER), "alone": part(fast=FASTER)}, "ours")]
+    assert heads == ["chats", "chats, beside", "alone", "alone, beside", "how sure"]
 
 
 def test_without_ours_there_is_nothing_to_compare_with() -> None:
     found = part_of({"slow": SLOWER}, "ours")
     assert found["ratios"] == {}
     assert found["systems"]["slow"]["same_answers"] is None
-    assert ratios_table({"chats": found}, "ours").rows == ()
+    assert "chats/slow" in rows({"chats": found})
 
 
-def test_failures_stand_beside_the_number_of_requests() -> None:
-    found = part(bad=[[answered(1.0), failed(index=1)]])
-    (ours, bad) = figures_table("t", found["systems"]).rows
-    assert (ours[1], bad[1]) == ("3", "2 (1 failed)")
+def test_rounds_and_failures_are_told() -> None:
+    found = rows({"chats": part(bad=[[answered(1.0), failed(index=1)]])})
+    assert found["how sure/chats: ours"][1:5] == ("3", "0", "1.000 s", "3.000 s")
+    assert found["how sure/chats: bad"][1:5] == ("2", "1", "1.000 s", "1.000 s")
 
 
 def test_the_title_tells_a_loss_as_plainly_as_a_win() -> None:

@@ -12,13 +12,14 @@ import pytest
 from app.local.leftovers import descendants, end, remove_segments, segments_of
 
 HOLD = """
-import mmap, signal, sys
+import mmap, multiprocessing, signal, sys
 if "stubborn" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 with open(sys.argv[1], "w+b") as file:
     file.truncate(4096)
     held = mmap.mmap(file.fileno(), 4096)
-print("ready", flush=True)
+lock = multiprocessing.get_context("spawn").Lock()
+print(lock._semlock.name, flush=True)
 sys.stdin.read() if "stubborn" not in sys.argv else signal.pause()
 """
 
@@ -29,10 +30,13 @@ class Child:
     def __init__(self, name: str, *how: str) -> None:
         self.segment = Path("/dev/shm") / f"tierserve-test-{os.getpid()}-{name}"
         self._process = subprocess.Popen(
-            [sys.executable, "-c", HOLD, str(self.segment), *how], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-c", HOLD, str(self.segment), *how],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # Python says of a killed process that it leaked a semaphore: that is the point
         )
         assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"ready\n"
+        self.semaphore = Path("/dev/shm") / f"sem.{self._process.stdout.readline().decode().strip().lstrip('/')}"
         self.process = psutil.Process(self._process.pid)
 
     def let_go(self) -> None:
@@ -46,6 +50,7 @@ class Child:
             assert pipe is not None
             pipe.close()
         self.segment.unlink(missing_ok=True)
+        self.semaphore.unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -67,8 +72,13 @@ def test_children_and_their_segments_are_found(child: Child) -> None:
     assert child.segment in segments_of(descendants())
 
 
+def test_a_semaphore_is_found_although_it_is_mapped_under_another_name(child: Child) -> None:
+    assert child.semaphore.exists()
+    assert segments_of([child.process]) == {child.segment, child.semaphore}
+
+
 def test_a_segment_that_is_still_mapped_stays(child: Child) -> None:
-    assert remove_segments({child.segment}) == []
+    assert remove_segments({child.segment, child.semaphore}) == []
     assert child.segment.exists()
 
 

@@ -23,6 +23,7 @@ from app.bench.systems.engines import Engines
 from app.errors import ServingError
 from app.local.leftovers import end, remove_segments, segments_of
 from app.local.port import TEMP_PREFIX
+from app.local.signals import undisturbed
 from app.tiers.cache_server import free_ports
 
 NAME = "vllm-round-robin"
@@ -36,12 +37,14 @@ def started(engines: Engines) -> Iterator[tuple[Endpoint, ...]]:
     with tempfile.TemporaryDirectory(prefix=f"{TEMP_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True) as directory:
         servers: list[_Server] = []
         try:
-            servers += [_Server(engines, port, Path(directory)) for port in free_ports(engines.replicas)]
+            for port in free_ports(engines.replicas):
+                servers.append(_Server(engines, port, Path(directory)))  # noqa: PERF401 - one that fails must not lose the others
             for server in servers:
                 server.wait_until_ready()
             yield tuple(Endpoint(server.url, engines.model.id, name=NAME) for server in servers)
         finally:
-            _stop(servers)
+            with undisturbed():
+                _stop(servers)
 
 
 class _Server:

@@ -393,8 +393,4 @@ def register() -> None:
     if TYPE_NAME in get_registered_l2_adapter_types():
         return
     register_l2_adapter_type(TYPE_NAME, CurvineL2AdapterConfig)
-    register_l2_adapter_factory(TYPE_NAME, _create)
-
-
-def _create(config: CurvineL2AdapterConfig, l1_memory_desc: object = None) -> CurvineL2Adapter:
-    return CurvineL2Adapter(config, l1_memory_desc=l1_memory_desc)
+    register_l2_adapter_factory(TYPE_NAME, CurvineL2Adapter)

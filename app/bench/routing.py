@@ -269,6 +269,8 @@ def _texts(count: int, length: int) -> list[str]:
 @click.option("--strategy", "strategies", multiple=True, help="Of --live; may be repeated. Default: all.")
 def routing(as_json: bool, live: bool, rounds: int, strategies: tuple[str, ...]) -> None:
     """What routing costs per request, ours beside Ray's own."""
+    if live:
+        _check_strategies(strategies)
     figures = run(live=(lambda: _live(rounds, strategies)) if live else None)
     if as_json:
         click.echo(json.dumps(figures))
@@ -281,14 +283,19 @@ def routing(as_json: bool, live: bool, rounds: int, strategies: tuple[str, ...])
         click.echo(f"{strategy:>20}  " + "  ".join(f"{name} {value:,.3f}" for name, value in row.items()))
 
 
+def _check_strategies(names: tuple[str, ...]) -> None:
+    from app.bench.routing_live import STRATEGIES
+
+    unknown = set(names) - set(STRATEGIES)
+    if unknown:
+        raise click.BadParameter(f"{', '.join(sorted(unknown))}: choose from {', '.join(STRATEGIES)}")
+
+
 def _live(rounds: int, strategies: tuple[str, ...]) -> dict[str, dict[str, float]]:
     from app.bench.load import Environment, progress_bars
     from app.bench.routing_live import STRATEGIES, run_live
     from app.local.signals import interrupt_on_sigterm
 
-    unknown = set(strategies) - set(STRATEGIES)
-    if unknown:
-        raise click.BadParameter(f"{', '.join(sorted(unknown))}: choose from {', '.join(STRATEGIES)}")
     Environment.read()  # imports what would otherwise print in the middle of the progress
     interrupt_on_sigterm()
     with progress_bars() as bars:

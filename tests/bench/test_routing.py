@@ -1,7 +1,6 @@
 """The offline measurement runs and its JSON has the agreed shape. Figures are compared with each other only."""
 
 import json
-import sys
 
 import pytest
 from click.testing import CliRunner
@@ -44,8 +43,8 @@ def test_a_live_runner_adds_its_table(small: None) -> None:
     assert bench.run(live=lambda: rows)["live"] == rows
 
 
-def test_live_without_the_serving_part_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "app.bench.routing_live", None)
-    result = CliRunner().invoke(bench.routing, ["--live"])
-    assert result.exit_code == 1
-    assert "live" in result.output
+def test_an_unknown_strategy_is_named_before_anything_is_started(small: None) -> None:
+    result = CliRunner().invoke(bench.routing, ["--live", "--strategy", "fastest"])
+    assert result.exit_code == 2
+    assert "fastest" in result.output
+    assert "ray_power_of_two" in result.output

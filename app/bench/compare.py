@@ -25,7 +25,7 @@ from app.bench.command import command_line, hand_out, need_charts
 from app.bench.compare_load import ALONE, CHATS, QUICK, Mix
 from app.bench.compare_result import charts_of, in_a_row, part_of, tables_of
 from app.bench.compare_run import Comparison, Options, run
-from app.bench.doc import write_page
+from app.bench.doc import note_times, write_page
 from app.bench.load import BenchResult, Environment, RequestRecord, load_tokenizer, progress_bars, summarize
 from app.bench.systems import OURS, SYSTEMS, local_engines
 from app.local.machine import Machine, check_machine
@@ -64,7 +64,7 @@ def _numbered(named: Mapping[str, Sequence[RequestRecord]]) -> Iterator[RequestR
 
 @click.command("compare")
 @click.option("--rounds", type=click.IntRange(1), help="Of all systems. Default: 2; with --quick 1.")
-@click.option("--quick", is_flag=True, help="One round of a small load: about 6 minutes on two cores.")
+@click.option("--quick", is_flag=True, help="One round of a smaller load.")
 @click.option(
     "--system",
     "names",
@@ -107,5 +107,7 @@ def compare(
         found = run(engines, [SYSTEMS[name] for name in names], load_tokenizer(engines.directory), options, bars)
     command = command_line(click.get_current_context())
     hand_out(result_of(found, options, engines.about(), command), out, as_json=as_json)
-    if out is not None and docs is not None:
-        click.echo(f"wrote {write_page(out, docs)}", err=True)
+    if out is not None:
+        note_times(out, {"compare": sum(found.took_s.values())})
+        if docs is not None:
+            click.echo(f"wrote {write_page(out, docs)}", err=True)

@@ -136,29 +136,27 @@ def charts_of(rounds: Rounds, parts: Mapping[str, Mapping[str, Any]], ours: str,
         part: {name: each["ttft_mean_s"] for name, each in found["systems"].items() if each["ttft_mean_s"] is not None}
         for part, found in parts.items()
     }
-    words = Words(
-        _said(next(iter(parts.values())), ours), "Mean time to first token, all rounds", y="seconds", foot=foot
-    )
-    charts = [bars("ttft", words, means)]
+    title, *others = [f"{part.capitalize()}: {_said(found, ours)}" for part, found in parts.items()]
+    subtitle = ". ".join([*others, "Mean time to first token, all rounds"])
+    charts = [bars("ttft", Words(title, subtitle, y="seconds", foot=foot), means)]
     for part, systems in rounds.items():
         samples = {
             name: [r.ttft_s for records in each for r in records if r.ttft_s is not None]
             for name, each in systems.items()
         }
-        words = Words(f"{part[:1].upper()}{part[1:]}: when the first token came", "", "seconds", "% of requests", foot)
+        words = Words(f"{part.capitalize()}: when the first token came", "", "seconds", "% of requests", foot)
         charts.append(distribution(part.replace(" ", "-"), words, samples))
     return charts
 
 
 def _said(found: Mapping[str, Any], ours: str) -> str:
-    """The title: against the best of the others, won or lost."""
+    """A part's outcome: against the best of the others, won or lost."""
     ratios = {n: each["ttft_mean_s"] for n, each in found["ratios"].items() if each["ttft_mean_s"] is not None}
     if not ratios:
-        return "Time to first token"
+        return "time to first token"
     best = min(ratios, key=lambda name: ratios[name])
-    if ratios[best] >= 1:
-        return f"First tokens: {times(ratios[best])} sooner than the next best, {best}"
-    return f"First tokens: {best} is {times(1 / ratios[best])} sooner than {ours}"
+    first, second, ratio = (ours, best, ratios[best]) if ratios[best] >= 1 else (best, ours, 1 / ratios[best])
+    return f"{first} is {times(ratio)} sooner than {second}"
 
 
 def _percent(share: float | None) -> str:

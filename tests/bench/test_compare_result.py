@@ -103,8 +103,8 @@ def test_rounds_and_failures_are_told() -> None:
 def test_the_title_tells_a_loss_as_plainly_as_a_win() -> None:
     rounds = {"chats": {"ours": OURS, "slow": SLOWER, "fast": FASTER}}
     parts = {"chats": part_of(rounds["chats"], "ours")}
-    assert charts_of(rounds, parts, "ours", "")[0].title == "First tokens: fast is 2.0 x sooner than ours"
+    assert charts_of(rounds, parts, "ours", "")[0].title == "Chats: fast is 2.0 x sooner than ours"
     won = {"chats": {"ours": OURS, "slow": SLOWER}}
     charts = charts_of(won, {"chats": part_of(won["chats"], "ours")}, "ours", "")
-    assert charts[0].title == "First tokens: 2.0 x sooner than the next best, slow"
+    assert charts[0].title == "Chats: ours is 2.0 x sooner than slow"
     assert [chart.name for chart in charts] == ["ttft", "chats"]

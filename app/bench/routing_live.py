@@ -93,19 +93,20 @@ def run_live(rounds: int = 3, bars: Bars | None = None, strategies: Sequence[str
             random.Random(number).shuffle(order)
             for strategy in order:
                 say(f"Round {number + 1} of {rounds}: {strategy}")
-                lab.switch(strategy)
                 seed = number * len(STRATEGIES) + STRATEGIES.index(strategy)
                 phases.append(_measure(lab, strategy, number, Prompts(tokenizer, seed), bars))
+                say(json.dumps(_figures(phases[-1:])))
     return {strategy: _figures([one for one in phases if one.strategy == strategy]) for strategy in strategies}
 
 
 def _measure(lab: "Lab", strategy: str, number: int, prompts: Prompts, bars: Bars | None) -> Phase:
     """The same plan for each strategy of a round in all but its words."""
     phase = Phase(strategy, number)
+    lab.switch(strategy)
     plan = dialogues(prompts, Dialogues(), seed=number)
     tick = bars.track(f"{strategy}, dialogues", count(plan)) if bars is not None else None
     phase.dialogues = run_open(lab.endpoint, plan, Dialogues().rate, number, tick)
-    lab.clear()
+    lab.switch(strategy)
     plan = hot(prompts, Hot(), seed=number)
     tick = bars.track(f"{strategy}, hot prefix", count(plan)) if bars is not None else None
     phase.hot = run_closed(lab.endpoint, plan, Hot().concurrency, tick)
@@ -203,13 +204,15 @@ class Lab:
     phases: int = 0
 
     def switch(self, strategy: str) -> None:
-        """Give the application this strategy's router, which knows nothing yet, and empty L0 and L1."""
+        """Empty L0 and L1, and give the application this strategy's router, which knows nothing yet."""
+        # Requests that are no prompts are routed too: Ray's prefix router raises on one, and it is never answered.
+        self._control("round_robin")
+        self.tiers.clear_all()
+        self._control(strategy)
+
+    def _control(self, strategy: str) -> None:
         self.phases += 1
         write_control(self.control, control(strategy, self.endpoint.model, self.tiers.chunk_tokens, self.phases))
-        self.clear()
-
-    def clear(self) -> None:
-        self.tiers.clear_all()
 
 
 def control(strategy: str, model: str, chunk_tokens: int, phase: int) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def test_more_than_the_machine_has_is_refused_before_anything_is_started(root: P
     done = run(root, "serve", str(path), code=HEAVY)
     assert done.returncode == 1
     first, imported = done.stderr.splitlines()
-    assert first.startswith("tierserve: this file reserves 100000 CPUs, this machine has ")
+    assert first.startswith("tierserve: this file reserves 100000 CPUs (a 1 x 100000, ")
     assert imported == "imported:"
 
 

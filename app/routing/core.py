@@ -15,7 +15,6 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import ParamSpec
 
 import msgspec
@@ -41,8 +40,7 @@ _RECORD_PIECES = 1_000_000
 """Requests kept for their reports and for the debug header, at most so many and of so many pieces (about 40 MB)."""
 
 
-@dataclass(slots=True)
-class _Record:
+class _Record(msgspec.Struct, eq=False):
     request: Request
     ranking: Ranking
     replica: str | None = None

@@ -53,7 +53,7 @@ class CacheReport(msgspec.Struct, frozen=True):
         return self.l0 + self.l1 + self.l2
 
 
-class Choice(msgspec.Struct, frozen=True):
+class Choice(msgspec.Struct, frozen=True, gc=False):
     """One replica's place in a ranking, with the figures it was placed by."""
 
     replica: str

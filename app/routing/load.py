@@ -16,6 +16,7 @@ zero.
 """
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable
 
@@ -111,9 +112,9 @@ class LoadBook:
         self.total_requests = 0
         """In flight on all replicas together, ours and others'."""
         self._foreign_deadlines: deque[tuple[float, int]] = deque()
-        # Replicas by load, as masks in ascending order of load class; `_occupied` says which classes have any.
+        # Replicas by load: a mask for each load class, and the classes that have any, ascending.
         self._classes: list[int] = [0] * (load_class(1 << 62) + 1)
-        self._occupied = 0
+        self._occupied: list[int] = []
 
     # --- replicas come and go ---------------------------------------------------------------------------------------
 
@@ -264,19 +265,20 @@ class LoadBook:
             # A conversation's own step has one holder: half of all questions.
             return [mask.bit_length() - 1] if mask else []
         found: list[int] = []
-        occupied = self._occupied
-        while occupied and mask:
-            low = occupied & -occupied
-            occupied ^= low
-            here = self._classes[low.bit_length() - 1] & mask
-            if here:
-                mask ^= here
-                while here:
-                    slot = any_slot(here, random)
-                    here ^= 1 << slot
-                    found.append(slot)
-                    if len(found) >= count:
-                        return found
+        classes = self._classes
+        for klass in self._occupied:
+            here = classes[klass] & mask
+            if not here:
+                continue
+            mask ^= here
+            while here:
+                slot = any_slot(here, random) if here & (here - 1) else here.bit_length() - 1
+                here ^= 1 << slot
+                found.append(slot)
+                if len(found) >= count:
+                    return found
+            if not mask:
+                break
         return found
 
     def check_integrity(self) -> None:
@@ -301,8 +303,9 @@ class LoadBook:
         everywhere = 0
         for klass, mask in enumerate(self._classes):
             assert not everywhere & mask, "a replica is in two classes"
-            assert bool(mask) == bool(self._occupied >> klass & 1), f"class {klass} is wrongly marked"
+            assert bool(mask) == (klass in self._occupied), f"class {klass} is wrongly marked"
             everywhere |= mask
+        assert self._occupied == sorted(set(self._occupied)), "the occupied classes are out of order"
         assert everywhere == sum(1 << slot for slot in self._rows), "a replica is in no class"
 
     # --- inside -----------------------------------------------------------------------------------------------------
@@ -362,13 +365,14 @@ class LoadBook:
             self._file(slot, klass)
 
     def _file(self, slot: int, klass: int) -> None:
+        if not self._classes[klass]:
+            insort(self._occupied, klass)
         self._classes[klass] |= 1 << slot
-        self._occupied |= 1 << klass
 
     def _unfile(self, slot: int, klass: int) -> None:
-        self._classes[klass] &= ~(1 << slot)
+        self._classes[klass] ^= 1 << slot
         if not self._classes[klass]:
-            self._occupied &= ~(1 << klass)
+            del self._occupied[bisect_left(self._occupied, klass)]
 
 
 def load_class(units: int) -> int:

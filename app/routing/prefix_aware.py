@@ -20,6 +20,7 @@ is charged in full.
 
 from collections import OrderedDict
 from collections.abc import Callable
+from operator import itemgetter
 
 import msgspec
 
@@ -40,6 +41,7 @@ RECENT_WEIGHT = 0.01
 hardly changes, at 1.0 it is 30 % worse, because a conversation that is moved is computed once more and later turns
 pay for it.
 """
+_score = itemgetter(0)
 _REMEMBERED = 20_000
 """Requests whose expected hit is remembered until their report comes."""
 
@@ -195,16 +197,24 @@ class PrefixAware:
         assert len(self._expected) <= _REMEMBERED
 
     def _ranking(self, request: Request, scored: list[tuple[float, int, int]], deepest: int, own: int) -> Ranking:
-        choices = []
         name, requests, per_piece = self._roster.name, self._load.requests, self._tokens(1)
-        for score, slot, depth in scored:
-            reason = "prefix" if depth and depth == deepest else "spread" if deepest else "load"
-            match = int(depth * per_piece)
-            choices.append(Choice(name(slot), reason, score, match, 0, 0, requests(slot)))
+        other = "spread" if deepest else "load"
+        choices = [
+            Choice(
+                name(slot),
+                "prefix" if depth and depth == deepest else other,
+                score,
+                int(depth * per_piece),
+                0,
+                0,
+                requests(slot),
+            )
+            for score, slot, depth in scored
+        ]
         work = request.prompt.work
         new = work - scored[0][2] if scored else work
         held = work - len(request.prompt.pieces) + own
-        return Ranking(self.name, tuple(choices), prefill_units=new, held_units=held)
+        return Ranking(self.name, tuple(choices), None, new, held)
 
     def _discount(self, level: Level) -> float:
         per_holder = level.heat / level.holders.bit_count()
@@ -230,7 +240,3 @@ class PrefixAware:
 
     def _tokens(self, pieces: int) -> float:
         return pieces * self._piece_bytes / self._bytes_per_token
-
-
-def _score(entry: tuple[float, int, int]) -> float:
-    return entry[0]

@@ -149,6 +149,7 @@ _OPTIONS = (
     "system",
     "instructions",
 )
+_NO_OPTION = [None] * len(_OPTIONS)
 
 
 def _reader(request: object) -> _Get:
@@ -235,7 +236,12 @@ def _pairs(left: Any, right: Any, head: str, limit: int) -> _Streams:
 
 
 def _head(get: _Get) -> str:
-    present = {name: value for name in _OPTIONS if (value := get(name)) is not None}
+    values = list(map(get, _OPTIONS))
+    present = (
+        {}
+        if values == _NO_OPTION
+        else {name: value for name, value in zip(_OPTIONS, values, strict=True) if value is not None}
+    )
     special = get("add_special_tokens")
     if special is not None and get("messages") is None and special is not True:
         present["add_special_tokens"] = special

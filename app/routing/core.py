@@ -40,7 +40,7 @@ _RECORD_PIECES = 1_000_000
 """Requests kept for their reports and for the debug header, at most so many and of so many pieces (about 40 MB)."""
 
 
-class _Record(msgspec.Struct, eq=False):
+class _Record(msgspec.Struct, eq=False, gc=False):
     request: Request
     ranking: Ranking
     replica: str | None = None

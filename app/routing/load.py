@@ -204,6 +204,8 @@ class LoadBook:
         row = self._rows.get(slot)
         if row is None:
             return
+        if ongoing <= row.requests and not row.foreign_requests:
+            return  # nobody else's, as before
         average = row.own // row.requests if row.requests else self.request_units
         self._set_foreign(slot, row, max(0, ongoing - row.requests), max(self.request_units, average))
         row.foreign_until = self._clock() + FOREIGN_S

@@ -29,7 +29,8 @@ from app.tiers.curvine.directory import FULL, GONE, Dropped, PoolDirectory
 from app.tiers.curvine.fileops import OS_FILE_OPS, FileOps
 from app.tiers.curvine.identity import ChunkId, Family
 from app.tiers.curvine.landing import AbandonedError, Landing
-from app.tiers.curvine.transfer import Modes, ShortFileError, read_chunk, write_chunk
+from app.tiers.curvine.reading import Reading, close_run, open_run, read_run
+from app.tiers.curvine.transfer import Modes, write_chunk
 
 logger = logging.getLogger(__name__)
 
@@ -70,17 +71,6 @@ class _Counts:
     puts: Counter[Put] = field(default_factory=Counter)
     gets: Counter[Get] = field(default_factory=Counter)
     set_aside: int = 0
-
-
-@dataclass(slots=True)  # not frozen: made for every chunk, and a frozen one takes three times as long to make
-class _Reading:
-    """An open file that is about to be read."""
-
-    chunk: ChunkId
-    path: str
-    fd: int
-    frame: Frame
-    into: memoryview
 
 
 class Pool(PoolDirectory):
@@ -230,58 +220,35 @@ class Pool(PoolDirectory):
         return self.get_many([(chunk, into)], landing)[0]
 
     def get_many(self, wanted: Iterable[tuple[ChunkId, memoryview]], landing: Landing) -> list[Get]:
-        """`get` for several, faster: first all files are opened, then all are read. Reading a chunk empties the
-        processor's caches, and what the interpreter does between two reads costs more than elsewhere."""
-        outcomes: list[Get] = []
-        reading = [self._open(chunk, into) for chunk, into in wanted]
-        for item in reading:
-            if isinstance(item, Get):
-                outcomes.append(item)
-                continue
-            try:
-                outcomes.append(self._read(item, landing))
-            except AbandonedError:
-                outcomes.append(Get.ABANDONED)
-        for item in reading:
-            if not isinstance(item, Get):
-                with contextlib.suppress(OSError):
-                    self._fs.close(item.fd)
+        """`get` for several, faster: what the interpreter does between two system calls costs more than elsewhere,
+        because reading a chunk empties the processor's caches and other workers wait for the interpreter too."""
+        asked = [(chunk, into, not (self._bad and self._is_bad(chunk.digest))) for chunk, into in wanted]
+        run = open_run(self._fs, ((chunk, self.path_of(chunk), into) for chunk, into, good in asked if good))
+        try:
+            read_run(self._fs, self._modes, run, landing)
+            said = map(self._got, run)
+            outcomes = [next(said) if good else Get.ABSENT for _, _, good in asked]
+        finally:
+            close_run(self._fs, run)
         with self._lock:
             self._counts.gets.update(outcomes)
         return outcomes
 
-    def _open(self, chunk: ChunkId, into: memoryview) -> "_Reading | Get":
-        if self._bad and self._is_bad(chunk.digest):
+    def _got(self, reading: Reading) -> Get:
+        """What a verdict means to the caller, and to the file."""
+        verdict = reading.verdict
+        if verdict is True:
+            return Get.HIT
+        if verdict is False:
+            return Get.ABANDONED
+        inode = None if reading.file is None else reading.file.inode
+        if isinstance(verdict, str):
+            self._set_aside(reading.chunk, reading.path, inode, verdict, keep=True)
+            return Get.DAMAGED
+        if verdict.errno in GONE:
             return Get.ABSENT
-        path = self.path_of(chunk)
-        try:
-            fd = self._fs.open(path, os.O_RDONLY | os.O_CLOEXEC, 0)
-        except OSError as error:
-            return self._get_failed(chunk, path, None, error)
-        return _Reading(chunk, path, fd, chunkfile.frame(chunk, len(into)), into)
-
-    def _read(self, item: "_Reading", landing: Landing) -> Get:
-        inode: int | None = None
-        try:
-            status = self._fs.fstat(item.fd)
-            inode = status.st_ino
-            if status.st_size != item.frame.size:
-                reason = f"{status.st_size} bytes where {item.frame.size} were expected"
-            elif read_chunk(self._fs, self._modes, status.st_dev, item.fd, item.frame, item.into, landing):
-                return Get.HIT
-            else:
-                reason = "identity or checksum is not the expected one"
-        except ShortFileError:
-            reason = "the file ended early"
-        except OSError as error:
-            return self._get_failed(item.chunk, item.path, inode, error)
-        self._set_aside(item.chunk, item.path, inode, reason, keep=True)
-        return Get.DAMAGED
-
-    def _get_failed(self, chunk: ChunkId, path: str, inode: int | None, error: OSError) -> Get:
-        if error.errno in GONE:
-            return Get.ABSENT
-        self._set_aside(chunk, path, inode, f"{errno.errorcode.get(error.errno or 0, '?')} while reading", keep=False)
+        code = errno.errorcode.get(verdict.errno or 0, "?")
+        self._set_aside(reading.chunk, reading.path, inode, f"{code} while reading", keep=False)
         return Get.ERROR
 
     # -- has ------------------------------------------------------------------------------------------------------

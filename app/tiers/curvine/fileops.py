@@ -4,7 +4,6 @@ All methods may block for as long as the mount pleases, and raise OSError. Nothi
 rules: deadlines are the guard's business.
 """
 
-import contextlib
 import ctypes
 import errno
 import os
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from app.tiers.curvine import fused
-from app.tiers.curvine.fused import Opened, Wanted
+from app.tiers.curvine.fused import FusedReader
 
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
@@ -58,32 +57,9 @@ class FileOps:
         """
         return os.preadv(fd, views, offset, os.RWF_NOWAIT)
 
-    def open_many(self, paths: Sequence[str]) -> list[Opened | OSError]:
-        """Opens files for reading and says what they are. Blocks; raises nothing."""
-        return [self._open_one(path) for path in paths]
-
-    def _open_one(self, path: str) -> Opened | OSError:
-        try:
-            fd = self.open(path, os.O_RDONLY | os.O_CLOEXEC, 0)
-            try:
-                status = self.fstat(fd)
-            except OSError:
-                self.close(fd)
-                raise
-        except OSError as error:
-            return error
-        return Opened(fd, status.st_size, status.st_ino, status.st_dev)
-
-    def close_many(self, fds: Sequence[int]) -> None:
-        """Closes files that were read. Blocks; raises nothing: what was read is there."""
-        for fd in fds:
-            with contextlib.suppress(OSError):
-                self.close(fd)
-
-    def read_verified(self, wanted: Sequence[Wanted], *, nowait: bool) -> list[bool | None]:
-        """Reads whole chunk files in one step; None for those that cannot be read so. See `FusedReader`. `nowait`: only
-        what is in the page cache. Here None for all, so that who replaces single calls sees all of them."""
-        return [None] * len(wanted)
+    def fused(self) -> FusedReader | None:
+        """The compiled reader, which makes its calls itself. None here, so that who replaces single calls sees all."""
+        return None
 
     def publish(self, source: str, target: str) -> bool:
         """Renames without ever replacing: True if `target` is now this file, False if there was one already.
@@ -144,22 +120,8 @@ def _publish_by_link(source: str, target: str) -> bool:
 
 
 class _FusedFileOps(FileOps):
-    def open_many(self, paths: Sequence[str]) -> list[Opened | OSError]:
-        reader = fused.reader()
-        return super().open_many(paths) if reader is None else reader.open(paths)
-
-    def close_many(self, fds: Sequence[int]) -> None:
-        reader = fused.reader()
-        if reader is None:
-            super().close_many(fds)
-        else:
-            reader.close(fds)
-
-    def read_verified(self, wanted: Sequence[Wanted], *, nowait: bool) -> list[bool | None]:
-        reader = fused.reader()
-        if reader is None:
-            return super().read_verified(wanted, nowait=nowait)
-        return reader.read(wanted, os.RWF_NOWAIT if nowait else 0)
+    def fused(self) -> FusedReader | None:
+        return fused.reader()
 
 
 OS_FILE_OPS: FileOps = _FusedFileOps()

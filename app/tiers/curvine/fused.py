@@ -1,40 +1,58 @@
-"""Opens, reads and hashes a run of chunk files in a few steps outside the interpreter.
+"""Opens, reads, hashes and closes chunk files outside the interpreter, several threads from one table.
 
-Whatever a worker does between two system calls needs the interpreter's lock, and it waits for that whenever another
-worker, or anything else in the server, has it: call by call, 64 chunks of 1 MiB took 1.6 times as long to load as the
-same reads and hashes in C. Here a run of chunks is three calls without the lock: open all, read and hash all, close
-all. The loops are compiled by numba (a second, once a process, on a thread of its own; LMCache uses numba too), and the
-hash is xxhash's own C function. Until they are compiled, and wherever a part is missing, `fileops.py` and `transfer.py`
-do the same call by call.
+Whatever a worker does between two system calls needs the interpreter's lock, and code that has left the processor's
+caches, because reading a chunk empties them: 64 chunks of 1 MiB took 1.6 times as long as the same reads and hashes in
+C. So the interpreter prepares a table of what is wanted, workers take rows of it in compiled code (`fused_loop.py`),
+and come back only for a file that needs more than a read from the page cache. numba compiles the loop (a second, once a
+process, on a thread of its own; LMCache uses numba too), and the hash is xxhash's own C function. Until it is compiled,
+and wherever a part is missing, `reading.py` does the same file by file.
 """
 
 import ctypes
 import importlib
-import itertools
 import logging
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import xxhash
 
-from app.tiers.curvine import chunkfile
+from app.tiers.curvine import chunkfile, fused_loop
 from app.tiers.curvine.chunkfile import Frame
-from app.tiers.curvine.fused_loops import MOST_FILES, OPEN_ROW, READ, READ_ROW, STEP, UNREAD, compiled_loops
+from app.tiers.curvine.fused_loop import (
+    CLOSED,
+    FLAGS,
+    FOLLOWED,
+    HEAD_ROOM,
+    HEADER,
+    MOST_ROWS,
+    NEXT,
+    READY,
+    ROW,
+    SCRATCH,
+    STEP,
+    Answer,
+    Loop,
+    declared,
+)
 from app.tiers.curvine.identity import Family
+from app.tiers.curvine.landing import Landing
 
 logger = logging.getLogger(__name__)
 
-MOST_BYTES: Final = 64 * 1024 * 1024
-"""Of payload that one call reads: whoever wants to take the memory away waits for it."""
-_OPENED = struct.Struct(f"{OPEN_ROW}q")
-_READ = struct.Struct(f"{READ_ROW}q")
-# Room for a file's head and tail, which are about a page each.
-_HEAD_ROOM: Final = 16 * 1024
-_TAIL_ROOM: Final = 8 * 1024
-_OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC
+_ASKED: Final = struct.Struct("12q")
+_BYTES: Final = 8
+# A row's path, head and tail; a page or so each but for long names.
+_PATH_ROOM: Final = 1024
+_HEAD_AT: Final = _PATH_ROOM
+_TAIL_AT: Final = _HEAD_AT + HEAD_ROOM
+_TAIL_ROOM: Final = HEAD_ROOM
+_ROW_ROOM: Final = _TAIL_AT + _TAIL_ROOM
+# Tables whose memory is kept: as many loads as are under way at once on a busy node.
+_SPARE: Final = 8
 
 
 class Opened(NamedTuple):
@@ -46,23 +64,11 @@ class Opened(NamedTuple):
     device: int
 
 
-class Wanted(NamedTuple):
-    """An open file of the right size, and where its payload belongs."""
+class Taken(NamedTuple):
+    """A row that needs more than reading from the page cache; `file` is None where nobody has opened it yet."""
 
-    fd: int
-    frame: Frame
-    payload: memoryview
-
-
-def portions(wanted: Sequence[Wanted]) -> Iterator[Sequence[Wanted]]:
-    """What one call of `read` takes, one after another."""
-    start = total = 0
-    for index, want in enumerate(wanted):
-        total += len(want.payload)
-        if index > start and (total > MOST_BYTES or index - start == MOST_FILES):
-            yield wanted[start:index]
-            start, total = index, len(want.payload)
-    yield wanted[start:]
+    row: int
+    file: Opened | OSError | None
 
 
 class _Hash128(ctypes.Structure):
@@ -71,134 +77,144 @@ class _Hash128(ctypes.Structure):
     _fields_ = (("low", ctypes.c_uint64), ("high", ctypes.c_uint64))
 
 
-class _Scratch:
-    """One thread's memory: the rows of a run, a place for heads and tails, the states of the hashes."""
+class FusedReader:
+    """The compiled parts. Any thread."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self._free: Callable[[ctypes.c_void_p], object] = library.XXH3_freeState
-        create = library.XXH3_createState
-        create.restype = ctypes.c_void_p
-        self.states = [ctypes.c_void_p(create()) for _ in range(MOST_FILES)]
-        self.rows = bytearray(MOST_FILES * max(_OPENED.size, _READ.size))
-        self.rows_at = _address(self.rows)
-        self.work = bytearray(512)
-        self.work_at = _address(self.work)
-        self.head = bytearray(_HEAD_ROOM)
-        self.head_at = _address(self.head)
-        self.tails = bytearray(MOST_FILES * _TAIL_ROOM)
-        self.tails_at = _address(self.tails)
+    def __init__(self) -> None:
+        """Compiles. Raises whatever numba, ctypes or the installed xxhash have against it."""
+        path = str(importlib.import_module("xxhash._xxhash").__file__)
+        library = ctypes.CDLL(path)
+        self.loop: Loop = fused_loop.compiled_loop(library)
+        short = ctypes.PyDLL(path)  # calls that are not worth letting go of the interpreter
+        self.digest: Callable[[int], Any] = declared(short.XXH3_128bits_digest, _Hash128, ctypes.c_void_p)
+        self.new_state: Callable[[], int] = declared(short.XXH3_createState, ctypes.c_void_p)
+        self.free_state: Callable[[int], object] = declared(short.XXH3_freeState, ctypes.c_int, ctypes.c_void_p)
+        self.spare: deque[_Memory] = deque(maxlen=_SPARE)
+        self._local = threading.local()
+        _check(self)
+
+    def scratch(self) -> int:
+        """The address of this thread's own memory."""
+        memory: bytearray | None = getattr(self._local, "memory", None)
+        if memory is None:
+            memory = self._local.memory = bytearray(SCRATCH)
+            self._local.address = _address(memory)
+        return int(self._local.address)
+
+
+class _Memory:
+    """What a table's addresses point to; lent to one table after another."""
+
+    def __init__(self, reader: "FusedReader") -> None:
+        self.numbers = (ctypes.c_int64 * (HEADER + MOST_ROWS * ROW))()
+        self.numbers_at = ctypes.addressof(self.numbers)
+        self.around = bytearray(MOST_ROWS * _ROW_ROOM)
+        """A row's path, expected head, and the tail that is read."""
+        self.around_at = _address(self.around)
+        self.states = [reader.new_state() for _ in range(MOST_ROWS)]
+        self._free = reader.free_state
 
     def __del__(self) -> None:
         for state in self.states:
             self._free(state)
 
 
-class FusedReader:
-    """Any thread. `open` and `close` block for as long as the file system pleases, `read` only as `flags` allow."""
+class FusedTable:
+    """At most `MOST_ROWS` files that are to be read, for several workers. One thread calls `add` and `close`, any
+    `take` and `finished`; whoever is in `take` keeps the table and the payloads alive."""
 
-    def __init__(self) -> None:
-        """Compiles. Raises whatever numba, ctypes or the installed xxhash have against it."""
-        path = str(importlib.import_module("xxhash._xxhash").__file__)
-        self._library = ctypes.CDLL(path)
-        self._digest: Callable[[ctypes.c_void_p], Any] = ctypes.PyDLL(path).XXH3_128bits_digest
-        self._digest.restype = _Hash128
-        self._local = threading.local()
-        self._loops = compiled_loops(self._library)
-        self._check()
+    def __init__(self, reader: FusedReader, flags: int = os.RWF_NOWAIT) -> None:
+        """`flags`: of preadv2, which must not block."""
+        self._reader = reader
+        self._memory = memory = reader.spare.pop() if reader.spare else _Memory(reader)
+        self._frames: list[Frame] = []
+        numbers = memory.numbers
+        numbers[NEXT] = numbers[READY] = numbers[CLOSED] = numbers[FOLLOWED] = 0
+        numbers[FLAGS] = flags
 
-    def _scratch(self) -> _Scratch:
-        scratch: _Scratch | None = getattr(self._local, "scratch", None)
-        if scratch is None:
-            scratch = self._local.scratch = _Scratch(self._library)
-        return scratch
+    def __del__(self) -> None:
+        self._reader.spare.append(self._memory)
 
-    def open(self, paths: Sequence[str]) -> list[Opened | OSError]:
-        """Opens every file for reading."""
-        opened: list[Opened | OSError] = []
-        scratch = self._scratch()
-        for start in range(0, len(paths), MOST_FILES):
-            run = paths[start : start + MOST_FILES]
-            names = b"\0".join(map(os.fsencode, run))
-            self._loops.open(_address_of(names), len(run), _OPEN_FLAGS, scratch.rows_at, scratch.work_at)
-            rows = itertools.islice(_OPENED.iter_unpack(scratch.rows[: len(run) * _OPENED.size]), len(run))
-            for path, (fd, code, size, inode, major, minor) in zip(run, rows, strict=True):
-                if code:
-                    opened.append(OSError(code, os.strerror(code), path))
-                else:
-                    opened.append(Opened(fd, size, inode, os.makedev(major, minor)))
-        return opened
-
-    def close(self, fds: Sequence[int]) -> None:
-        """Closes them all; what the file system says to that is of no interest to a reader."""
-        for start in range(0, len(fds), MOST_FILES):
-            run = fds[start : start + MOST_FILES]
-            self._loops.close(struct.pack(f"{len(run)}q", *run), len(run))
-
-    def read(self, wanted: Sequence[Wanted], flags: int) -> list[bool | None]:
-        """Reads whole files into their payloads' places; at most one of `portions`. For each whether every byte around
-        the payload is the expected one and the checksum matches; None if not all of it could be had so. On anything but
-        True the payload's place holds rubbish."""
-        assert len(wanted) <= MOST_FILES, len(wanted)
-        if not all(map(_fits, wanted)):
-            return [None] * len(wanted)
-        scratch = self._scratch()
-        self._fill(scratch, wanted)
-        heads = b"".join([want.frame.head() for want in wanted])
-        self._loops.read(
-            _address_of(heads), len(wanted), flags,
-            scratch.rows_at, scratch.work_at, scratch.head_at, scratch.tails_at, _TAIL_ROOM,
+    def add(self, path: str, frame: Frame, payload: memoryview) -> None:
+        """The next row; workers may take it at once."""
+        memory, count = self._memory, len(self._frames)
+        assert count < MOST_ROWS, count
+        name, head, tail_bytes = os.fsencode(path), frame.head(), frame.tail_bytes
+        at = count * _ROW_ROOM
+        fits = len(name) < _PATH_ROOM and len(head) <= HEAD_ROOM and tail_bytes <= _TAIL_ROOM
+        if fits:
+            memory.around[at : at + len(name) + 1] = name + b"\0"
+            memory.around[at + _HEAD_AT : at + _HEAD_AT + len(head)] = head
+        place = memory.around_at + at
+        _ASKED.pack_into(
+            memory.numbers, (HEADER + count * ROW) * _BYTES,
+            fits, place, frame.size, place + _HEAD_AT, len(head), _address(payload) if len(payload) else 0,
+            len(payload), place + _TAIL_AT, tail_bytes, memory.states[count], 0, 0,
         )  # fmt: skip
-        rows = _READ.iter_unpack(memoryview(scratch.rows)[: len(wanted) * _READ.size])
-        return [self._answer(scratch, number, wanted[number], row[1]) for number, row in enumerate(rows)]
+        self._frames.append(frame)
+        memory.numbers[READY] = count + 1
 
-    def _fill(self, scratch: _Scratch, wanted: Sequence[Wanted]) -> None:
-        at = 0
-        for (fd, frame, payload), state in zip(wanted, scratch.states, strict=False):
-            place = ctypes.addressof(ctypes.c_char.from_buffer(payload))
-            head_bytes, tail_bytes = frame.head_bytes, frame.tail_bytes
-            _READ.pack_into(scratch.rows, at, fd, 0, head_bytes, place, len(payload), tail_bytes, state.value)
-            at += _READ.size
+    def close(self) -> None:
+        """There will be no more rows: until then `take` waits for them."""
+        self._memory.numbers[CLOSED] = 1
 
-    def _answer(self, scratch: _Scratch, number: int, want: Wanted, answer: int) -> bool | None:
-        if answer == UNREAD:
+    def take(self, landing: Landing, worker: int, *, leading: bool = False) -> Taken | None:
+        """Reads rows until one needs help; None if none is left. `worker` is this caller's own number, not zero. Blocks
+        for as long as the file system pleases. `leading` is for who adds the rows: until somebody else has come, and
+        never waiting for rows.
+
+        Raises:
+            AbandonedError: the caller has gone.
+        """
+        numbers = self._memory.numbers
+        reader, table = self._reader, self._memory.numbers_at
+        index = reader.loop.take(table, landing.gate().address, reader.scratch(), worker, leading)
+        if index < 0:
+            landing.check()
             return None
-        value = self._digest(scratch.states[number])
-        tail = want.frame.tail(f"{value.high:016x}{value.low:016x}")
-        return answer == READ and scratch.tails.startswith(tail, number * _TAIL_ROOM)
+        at = HEADER + index * ROW
+        answer = Answer(numbers[at + fused_loop.ANSWER])
+        if answer is Answer.UNFIT:
+            return Taken(index, None)
+        fd, size, inode, major, minor = numbers[at + fused_loop.FD : at + fused_loop.FD + 5]
+        if answer is Answer.FAILED:
+            return Taken(index, OSError(fd, os.strerror(fd)))
+        return Taken(index, Opened(fd, size, inode, os.makedev(major, minor)))
 
-    def _check(self) -> None:
-        """Raises RuntimeError unless a file comes out as it went in."""
-        payload = os.urandom(STEP + STEP // 3)
-        kind = Family.of(model="check", layout=f"uint8[{len(payload)}]")
-        frame = chunkfile.frame(kind.chunk(b"check"), len(payload))
-        into = bytearray(len(payload))
-        memory = os.memfd_create("tierserve-check", os.MFD_CLOEXEC)
-        try:
-            os.writev(memory, [frame.head(), payload, frame.tail(xxhash.xxh3_128_hexdigest(payload))])
-            (file,) = self.open([f"/proc/self/fd/{memory}"])
-            if isinstance(file, OSError):
-                raise file
-            answers = self.read([Wanted(file.fd, frame, memoryview(into))], 0)
-            self.close([file.fd])
-            status = os.fstat(memory)
-        finally:
-            os.close(memory)
-        if answers != [True] or into != payload or file[1:] != (status.st_size, status.st_ino, status.st_dev):
-            raise RuntimeError("the compiled reader does not read what was written")
+    def finished(self, worker: int) -> Iterator[tuple[int, bool]]:
+        """The rows that `take` has read for this worker, and whether tail and checksum are the expected ones."""
+        memory = self._memory
+        numbers, digest = memory.numbers, self._reader.digest
+        for index, frame in enumerate(self._frames):
+            at = HEADER + index * ROW
+            if numbers[at + fused_loop.WORKER] == worker and numbers[at + fused_loop.ANSWER] == Answer.READ:
+                value = digest(memory.states[index])
+                tail = frame.tail(f"{value.high:016x}{value.low:016x}")
+                yield index, memory.around.startswith(tail, index * _ROW_ROOM + _TAIL_AT)
 
 
-def _fits(want: Wanted) -> bool:
-    frame, size = want.frame, len(want.payload)
-    return 0 < size <= MOST_BYTES and frame.head_bytes <= _HEAD_ROOM and frame.tail_bytes <= _TAIL_ROOM
-
-
-def _address(memory: bytearray) -> int:
+def _address(memory: bytearray | memoryview) -> int:
+    """Valid while `memory` is neither released nor resized."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
-def _address_of(constant: bytes) -> int:
-    """Valid while `constant` is."""
-    return ctypes.cast(ctypes.c_char_p(constant), ctypes.c_void_p).value or 0
+def _check(reader: FusedReader) -> None:
+    """Raises RuntimeError unless a file comes out as it went in."""
+    payload = os.urandom(STEP + STEP // 3)
+    kind = Family.of(model="check", layout=f"uint8[{len(payload)}]")
+    frame = chunkfile.frame(kind.chunk(b"check"), len(payload))
+    into = bytearray(len(payload))
+    table = FusedTable(reader, flags=0)  # memory files refuse RWF_NOWAIT
+    memory = os.memfd_create("tierserve-check", os.MFD_CLOEXEC)
+    try:
+        os.writev(memory, [frame.head(), payload, frame.tail(xxhash.xxh3_128_hexdigest(payload))])
+        table.add(f"/proc/self/fd/{memory}", frame, memoryview(into))
+        table.close()
+        left, finished = table.take(Landing(), 1), [*table.finished(1)]
+    finally:
+        os.close(memory)
+    if left is not None or finished != [(0, True)] or into != payload:
+        raise RuntimeError("the compiled reader does not read what was written")
 
 
 class _Holder:

@@ -17,7 +17,7 @@ import logging
 import os
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -29,7 +29,7 @@ from app.tiers.curvine.directory import FULL, GONE, Dropped, PoolDirectory
 from app.tiers.curvine.fileops import OS_FILE_OPS, FileOps
 from app.tiers.curvine.identity import ChunkId, Family
 from app.tiers.curvine.landing import AbandonedError, Landing
-from app.tiers.curvine.reading import Reading, close_run, open_run, read_run
+from app.tiers.curvine.reading import MOST, Load, Reading, Wanted
 from app.tiers.curvine.transfer import Modes, write_chunk
 
 logger = logging.getLogger(__name__)
@@ -219,20 +219,33 @@ class Pool(PoolDirectory):
         revoked; on anything but HIT its content is undefined. Blocks; never raises."""
         return self.get_many([(chunk, into)], landing)[0]
 
-    def get_many(self, wanted: Iterable[tuple[ChunkId, memoryview]], landing: Landing) -> list[Get]:
-        """`get` for several, faster: what the interpreter does between two system calls costs more than elsewhere,
-        because reading a chunk empties the processor's caches and other workers wait for the interpreter too."""
-        asked = [(chunk, into, not (self._bad and self._is_bad(chunk.digest))) for chunk, into in wanted]
-        run = open_run(self._fs, ((chunk, self.path_of(chunk), into) for chunk, into, good in asked if good))
-        try:
-            read_run(self._fs, self._modes, run, landing)
-            said = map(self._got, run)
-            outcomes = [next(said) if good else Get.ABSENT for _, _, good in asked]
-        finally:
-            close_run(self._fs, run)
-        with self._lock:
-            self._counts.gets.update(outcomes)
+    def get_many(self, wanted: Sequence[tuple[ChunkId, memoryview]], landing: Landing) -> list[Get]:
+        """`get` for several; in the order of `wanted`."""
+        outcomes = [Get.ABSENT] * len(wanted)
+        for start in range(0, len(wanted), MOST):
+            for number, outcome in self.read(self.load(), landing, wanted[start : start + MOST]):
+                outcomes[start + number] = outcome
         return outcomes
+
+    def load(self) -> Load:
+        """For at most `MOST` chunks and several workers, who call `read`, one of them with what is wanted."""
+        return Load(self._fs, self._modes)
+
+    def read(
+        self, load: Load, landing: Landing, wanted: Iterable[tuple[ChunkId, memoryview]] | None = None
+    ) -> list[tuple[int, Get]]:
+        """Reads what no other worker of the load has taken, as `get`: indices in what is wanted, and outcomes; none for
+        what was set aside before. Blocks; raises nothing but what `wanted` does."""
+        readings = load.help(landing) if wanted is None else load.lead(self._files(wanted), landing)
+        outcomes = [(reading.number, self._got(reading)) for reading in readings]
+        with self._lock:
+            self._counts.gets.update(outcome for _, outcome in outcomes)
+        return outcomes
+
+    def _files(self, wanted: Iterable[tuple[ChunkId, memoryview]]) -> Iterator[Wanted]:
+        for number, (chunk, into) in enumerate(wanted):
+            if not (self._bad and self._is_bad(chunk.digest)):
+                yield number, chunk, self.path_of(chunk), into
 
     def _got(self, reading: Reading) -> Get:
         """What a verdict means to the caller, and to the file."""
@@ -241,14 +254,13 @@ class Pool(PoolDirectory):
             return Get.HIT
         if verdict is False:
             return Get.ABANDONED
-        inode = None if reading.file is None else reading.file.inode
         if isinstance(verdict, str):
-            self._set_aside(reading.chunk, reading.path, inode, verdict, keep=True)
+            self._set_aside(reading.chunk, reading.path, reading.inode, verdict, keep=True)
             return Get.DAMAGED
         if verdict.errno in GONE:
             return Get.ABSENT
         code = errno.errorcode.get(verdict.errno or 0, "?")
-        self._set_aside(reading.chunk, reading.path, inode, f"{code} while reading", keep=False)
+        self._set_aside(reading.chunk, reading.path, reading.inode, f"{code} while reading", keep=False)
         return Get.ERROR
 
     # -- has ------------------------------------------------------------------------------------------------------

@@ -1,79 +1,184 @@
-"""One worker's run of chunks: opened together, read together, closed together.
+"""One load's chunks, read by several workers.
 
-files = open_run(...)        every file has an `Opened`, or a `verdict` already
-read_run(...)                every file has a verdict
-close_run(...)               whoever acts on a verdict does so before: an open file keeps its inode number
+    worker 1: lead -> name, name, ... read, read, ...        names are made in one go, while the code for it is in the
+    worker 2:           help -> read, read, read, ...        processor's caches; the others begin meanwhile
+
+Compiled code takes file after file as long as they are in the page cache and right (fused.py). Whatever is not is
+looked at here, as is everything where there is no compiled code.
 """
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import itertools
+import os
+import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from app.tiers.curvine import chunkfile
 from app.tiers.curvine.chunkfile import Frame
 from app.tiers.curvine.fileops import FileOps
-from app.tiers.curvine.fused import Opened, Wanted
+from app.tiers.curvine.fused import FusedTable, Opened, Taken
+from app.tiers.curvine.fused_loop import MOST_ROWS
 from app.tiers.curvine.identity import ChunkId
 from app.tiers.curvine.landing import AbandonedError, Landing
-from app.tiers.curvine.transfer import Modes, ShortFileError, read_chunk, read_together
+from app.tiers.curvine.transfer import Modes, ShortFileError, read_chunk
 
+MOST: Final = MOST_ROWS
+"""Chunks of one load: longer ones are several."""
+# Whoever prepares never waits for a file system, but may have been given up before it began.
+_LOOK_EVERY_S: Final = 0.05
+
+# The others begin when so many are named.
+_HEAD_START: Final = 8
+
+Wanted: TypeAlias = tuple[int, ChunkId, str, memoryview]
+"""The caller's number for it, the chunk, its file, where its payload belongs."""
 Verdict: TypeAlias = bool | str | OSError
 """True: the payload is there, verified. False: the caller has gone. A string: why the file is not what it should be."""
+_WRONG: Final = "identity or checksum is not the expected one"
 
 
 @dataclass(slots=True)  # not frozen: made for every chunk, and a frozen one takes three times as long to make
 class Reading:
     """A file that is to be read into `into`."""
 
+    number: int
     chunk: ChunkId
     path: str
     into: memoryview
     frame: Frame
-    file: Opened | None = None
+    inode: int | None = None
     verdict: Verdict = False
 
 
-def open_run(fs: FileOps, wanted: Iterable[tuple[ChunkId, str, memoryview]]) -> list[Reading]:
-    """Opens the files and looks at their sizes. Blocks; raises nothing."""
-    run = [Reading(chunk, path, into, chunkfile.frame(chunk, len(into))) for chunk, path, into in wanted]
-    for reading, file in zip(run, fs.open_many([reading.path for reading in run]), strict=True):
-        if isinstance(file, OSError):
-            reading.verdict = file
-            continue
-        reading.file = file
-        if file.size != reading.frame.size:
-            reading.verdict = f"{file.size} bytes where {reading.frame.size} were expected"
-    return run
+class _Table(Protocol):
+    def add(self, path: str, frame: Frame, payload: memoryview) -> None: ...
+    def close(self) -> None: ...
+    def take(self, landing: Landing, worker: int, *, leading: bool = False) -> Taken | None: ...
+    def finished(self, worker: int) -> Iterable[tuple[int, bool]]: ...
 
 
-def read_run(fs: FileOps, modes: Modes, run: Sequence[Reading], landing: Landing) -> None:
-    """Reads all that are open and have no verdict, into their memory until it returns or `landing` is revoked. Blocks;
-    raises nothing."""
-    left = [(reading, reading.file) for reading in run if reading.file is not None and reading.verdict is False]
+class _PlainTable:
+    """A table whose every row is read by hand, one by one."""
+
+    def __init__(self) -> None:
+        self._count = self._next = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def add(self, path: str, frame: Frame, payload: memoryview) -> None:
+        with self._changed:
+            self._count += 1
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def take(self, landing: Landing, worker: int, *, leading: bool = False) -> Taken | None:
+        if leading:  # opening the first file lets go of the interpreter early enough
+            return None
+        with self._changed:
+            while self._next == self._count and not self._closed:
+                landing.check()
+                self._changed.wait(_LOOK_EVERY_S)
+            landing.check()
+            if self._next == self._count:
+                return None
+            self._next += 1
+            return Taken(self._next - 1, None)
+
+    def finished(self, worker: int) -> Iterable[tuple[int, bool]]:
+        return ()
+
+
+def _open(fs: FileOps, path: str) -> Opened | OSError:
     try:
-        for device in {file.device for _, file in left}:
-            here = [(reading, file) for reading, file in left if file.device == device]
-            wanted = [Wanted(file.fd, reading.frame, reading.into) for reading, file in here]
-            answers = read_together(fs, modes, device, wanted, landing)
-            for (reading, file), want, answer in zip(here, wanted, answers, strict=True):
-                reading.verdict = _alone(fs, modes, file, want, landing) if answer is None else _said(answer)
-    except AbandonedError:
-        return
-
-
-def _alone(fs: FileOps, modes: Modes, file: Opened, want: Wanted, landing: Landing) -> Verdict:
-    try:
-        return _said(read_chunk(fs, modes, file.device, want, landing))
-    except ShortFileError:
-        return "the file ended early"
+        fd = fs.open(path, os.O_RDONLY | os.O_CLOEXEC, 0)
+        try:
+            status = fs.fstat(fd)
+        except OSError:
+            fs.close(fd)
+            raise
     except OSError as error:
         return error
+    return Opened(fd, status.st_size, status.st_ino, status.st_dev)
 
 
-def _said(right: bool) -> Verdict:
-    return right or "identity or checksum is not the expected one"
+class Load:
+    """At most `MOST` chunks. One worker calls `lead`, any number `help`. Both read what nobody else has taken yet; each
+    chunk is given to one caller, with its verdict. While a caller has one that is not True, its file is still open, so
+    that its inode number is not another's. They block for as long as the file system pleases and raise nothing for what
+    it does."""
 
+    def __init__(self, fs: FileOps, modes: Modes) -> None:
+        self._fs = fs
+        self._modes = modes
+        self._run: list[Reading] = []
+        self._workers = itertools.count(1)
+        reader = fs.fused()
+        self._table: _Table = _PlainTable() if reader is None else FusedTable(reader)
 
-def close_run(fs: FileOps, run: Sequence[Reading]) -> None:
-    """Blocks; raises nothing: what was read is there."""
-    fs.close_many([reading.file.fd for reading in run if reading.file is not None])
+    def lead(self, wanted: Iterable[Wanted], landing: Landing) -> Iterator[Reading]:
+        """Says what the load's chunks are, and reads."""
+        worker = next(self._workers)
+        try:
+            for wanted_one in wanted:
+                self._add(*wanted_one)
+                if len(self._run) == _HEAD_START:
+                    # Reading lets go of the interpreter, so that others begin.
+                    yield from self._read(landing, worker, leading=True)
+        finally:
+            self._table.close()
+        yield from self._read(landing, worker)
+        yield from self._finished(worker)
+
+    def help(self, landing: Landing) -> Iterator[Reading]:
+        worker = next(self._workers)
+        yield from self._read(landing, worker)
+        yield from self._finished(worker)
+
+    def _add(self, number: int, chunk: ChunkId, path: str, into: memoryview) -> None:
+        frame = chunkfile.frame(chunk, len(into))
+        self._run.append(Reading(number, chunk, path, into, frame))
+        self._table.add(path, frame, into)
+
+    def _read(self, landing: Landing, worker: int, *, leading: bool = False) -> Iterator[Reading]:
+        """What needs help."""
+        with contextlib.suppress(AbandonedError):
+            while (taken := self._table.take(landing, worker, leading=leading)) is not None:
+                reading = self._run[taken.row]
+                file = _open(self._fs, reading.path) if taken.file is None else taken.file
+                if isinstance(file, OSError):
+                    reading.verdict = file
+                    yield reading
+                    continue
+                try:
+                    reading.inode = file.inode
+                    reading.verdict = self._by_hand(file, reading, landing)
+                    yield reading
+                finally:
+                    with contextlib.suppress(OSError):
+                        self._fs.close(file.fd)
+
+    def _finished(self, worker: int) -> Iterator[Reading]:
+        """What did not."""
+        for row, right in self._table.finished(worker):
+            reading = self._run[row]
+            reading.verdict = right or _WRONG
+            yield reading
+
+    def _by_hand(self, file: Opened, reading: Reading, landing: Landing) -> Verdict:
+        frame = reading.frame
+        if file.size != frame.size:
+            return f"{file.size} bytes where {frame.size} were expected"
+        try:
+            return read_chunk(self._fs, self._modes, file, frame, reading.into, landing) or _WRONG
+        except AbandonedError:
+            return False
+        except ShortFileError:
+            return "the file ended early"
+        except OSError as error:
+            return error

@@ -14,7 +14,7 @@ import xxhash
 
 from app.tiers.curvine.chunkfile import Frame
 from app.tiers.curvine.fileops import FileOps
-from app.tiers.curvine.fused import Wanted, portions
+from app.tiers.curvine.fused import Opened
 from app.tiers.curvine.landing import AbandonedError, Landing
 
 READ_STEP = 1024 * 1024
@@ -119,39 +119,18 @@ def _write_all(fs: FileOps, fd: int, views: Sequence[bytes | memoryview]) -> Non
         done += written
 
 
-def read_together(
-    fs: FileOps, modes: Modes, device: int, wanted: Sequence[Wanted], landing: Landing
-) -> list[bool | None]:
-    """Reads files of one device, whose sizes are already known to be right, as far as that takes one step that cannot
-    block. `read_chunk` says what the answers mean and reads those that are None. Runs on a worker.
-
-    Raises:
-        AbandonedError: the caller has gone.
-    """
-    mode = modes.of(device)
-    if mode.hangs and not mode.nowait:
-        return [None] * len(wanted)
-    answers: list[bool | None] = []
-    for portion in portions(wanted):
-        with landing.lock:
-            if landing.revoked:
-                raise AbandonedError
-            answers += fs.read_verified(portion, nowait=mode.nowait)
-    return answers
-
-
-def read_chunk(fs: FileOps, modes: Modes, device: int, want: Wanted, landing: Landing) -> bool:
-    """Reads one file whose size is already known to be right. True if every byte around the payload is the expected one
-    and the checksum matches; on False the payload's place holds rubbish. Runs on a worker; may block for ever.
+def read_chunk(fs: FileOps, modes: Modes, file: Opened, frame: Frame, payload: memoryview, landing: Landing) -> bool:
+    """Reads one file whose size is already known to be `frame.size` into `payload`. True if every byte around the
+    payload is the expected one and the checksum matches; on False `payload` holds rubbish. Runs on a worker; may block
+    for ever.
 
     Raises:
         ShortFileError: the file ends early. AbandonedError: the caller has gone. OSError: the file system's answer.
     """
-    frame = want.frame
-    reader = _Reader(fs, modes, device, want.fd, landing)
+    reader = _Reader(fs, modes, file.device, file.fd, landing)
     head, tail = bytearray(frame.head_bytes), bytearray(frame.tail_bytes)
     hasher = xxhash.xxh3_128()
-    for at, piece, last in _pieces(frame, want.payload, READ_STEP):
+    for at, piece, last in _pieces(frame, payload, READ_STEP):
         views: list[bytearray | memoryview] = [piece]
         if at == 0:
             views.insert(0, head)

@@ -93,6 +93,13 @@ class FusedReader:
         self._local = threading.local()
         _check(self)
 
+    def memory(self) -> "_Memory":
+        """For a table, which puts it back into `spare`."""
+        try:
+            return self.spare.pop()
+        except IndexError:
+            return _Memory(self)
+
     def scratch(self) -> int:
         """The address of this thread's own memory."""
         memory: bytearray | None = getattr(self._local, "memory", None)
@@ -126,7 +133,7 @@ class FusedTable:
     def __init__(self, reader: FusedReader, flags: int = os.RWF_NOWAIT) -> None:
         """`flags`: of preadv2, which must not block."""
         self._reader = reader
-        self._memory = memory = reader.spare.pop() if reader.spare else _Memory(reader)
+        self._memory = memory = reader.memory()
         self._frames: list[Frame] = []
         numbers = memory.numbers
         numbers[NEXT] = numbers[READY] = numbers[CLOSED] = numbers[FOLLOWED] = 0

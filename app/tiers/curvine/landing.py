@@ -14,6 +14,8 @@ code does the same with the `Gate`, because it cannot take a lock of the interpr
 
 import ctypes
 import threading
+import time
+from collections.abc import Callable
 from typing import Final
 
 _libc = ctypes.CDLL(None)
@@ -44,12 +46,22 @@ class Gate:
 class Landing:
     """The right to use one caller's buffer. Made by the guard for each piece of work; any thread may revoke."""
 
-    __slots__ = ("_gate", "lock", "revoked")
+    __slots__ = ("_clock", "_gate", "_since", "lock", "longest_s", "revoked")
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.lock = threading.Lock()
         self.revoked = False
+        self.longest_s = 0.0
+        """The longest step: what tells a slow file system from a long piece of work."""
         self._gate: Gate | None = None
+        self._clock = clock
+        self._since = clock()
+
+    def step(self) -> None:
+        """Called by the worker when it is done with a file, and by the guard when it is done with a piece of work."""
+        now = self._clock()
+        self.longest_s = max(self.longest_s, now - self._since)
+        self._since = now
 
     def gate(self) -> Gate:
         """For compiled code; shut by `revoke`.

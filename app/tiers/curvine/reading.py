@@ -29,6 +29,7 @@ MOST: Final = MOST_ROWS
 # Whoever prepares never waits for a file system, but may have been given up before it began.
 _LOOK_EVERY_S: Final = 0.05
 
+_WRONG: Final = "identity or checksum is not the expected one"
 # The others begin when so many are named.
 _HEAD_START: Final = 8
 
@@ -36,7 +37,6 @@ Wanted: TypeAlias = tuple[int, ChunkId, str, memoryview]
 """The caller's number for it, the chunk, its file, where its payload belongs."""
 Verdict: TypeAlias = bool | str | OSError
 """True: the payload is there, verified. False: the caller has gone. A string: why the file is not what it should be."""
-_WRONG: Final = "identity or checksum is not the expected one"
 
 
 @dataclass(slots=True)  # not frozen: made for every chunk, and a frozen one takes three times as long to make
@@ -133,12 +133,12 @@ class Load:
         finally:
             self._table.close()
         yield from self._read(landing, worker)
-        yield from self._finished(worker)
+        yield from self._finished(worker, landing)
 
     def help(self, landing: Landing) -> Iterator[Reading]:
         worker = next(self._workers)
         yield from self._read(landing, worker)
-        yield from self._finished(worker)
+        yield from self._finished(worker, landing)
 
     def _add(self, number: int, chunk: ChunkId, path: str, into: memoryview) -> None:
         frame = chunkfile.frame(chunk, len(into))
@@ -149,26 +149,33 @@ class Load:
         """What needs help."""
         with contextlib.suppress(AbandonedError):
             while (taken := self._table.take(landing, worker, leading=leading)) is not None:
-                reading = self._run[taken.row]
-                file = _open(self._fs, reading.path) if taken.file is None else taken.file
-                if isinstance(file, OSError):
-                    reading.verdict = file
-                    yield reading
-                    continue
-                try:
-                    reading.inode = file.inode
-                    reading.verdict = self._by_hand(file, reading, landing)
-                    yield reading
-                finally:
-                    with contextlib.suppress(OSError):
-                        self._fs.close(file.fd)
+                yield from self._looked_at(self._run[taken.row], taken.file, landing)
 
-    def _finished(self, worker: int) -> Iterator[Reading]:
-        """What did not."""
+    def _finished(self, worker: int, landing: Landing) -> Iterator[Reading]:
+        """What did not. A file that is not right is read once more, by the code that says what is wrong with it."""
         for row, right in self._table.finished(worker):
             reading = self._run[row]
-            reading.verdict = right or _WRONG
+            if right:
+                reading.verdict = True
+                yield reading
+            else:
+                yield from self._looked_at(reading, None, landing)
+
+    def _looked_at(self, reading: Reading, file: Opened | OSError | None, landing: Landing) -> Iterator[Reading]:
+        if file is None:
+            file = _open(self._fs, reading.path)
+        if isinstance(file, OSError):
+            reading.verdict = file
             yield reading
+            return
+        try:
+            reading.inode = file.inode
+            reading.verdict = self._by_hand(file, reading, landing)
+            yield reading
+        finally:
+            with contextlib.suppress(OSError):
+                self._fs.close(file.fd)
+            landing.step()
 
     def _by_hand(self, file: Opened, reading: Reading, landing: Landing) -> Verdict:
         frame = reading.frame

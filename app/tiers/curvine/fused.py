@@ -15,8 +15,8 @@ import os
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 import xxhash
 
@@ -43,14 +43,14 @@ from app.tiers.curvine.landing import Landing
 
 logger = logging.getLogger(__name__)
 
-_ASKED: Final = struct.Struct("12q")
+_ASKED: Final = struct.Struct("14q")
 _BYTES: Final = 8
-# A row's path, head and tail; a page or so each but for long names.
+# A row's path, head, tail and the tail that is found; a page or so each but for long names.
 _PATH_ROOM: Final = 1024
 _HEAD_AT: Final = _PATH_ROOM
 _TAIL_AT: Final = _HEAD_AT + HEAD_ROOM
-_TAIL_ROOM: Final = HEAD_ROOM
-_ROW_ROOM: Final = _TAIL_AT + _TAIL_ROOM
+_FOUND_AT: Final = _TAIL_AT + HEAD_ROOM
+_ROW_ROOM: Final = _FOUND_AT + HEAD_ROOM
 # Tables whose memory is kept: as many loads as are under way at once on a busy node.
 _SPARE: Final = 8
 
@@ -71,12 +71,6 @@ class Taken(NamedTuple):
     file: Opened | OSError | None
 
 
-class _Hash128(ctypes.Structure):
-    """XXH128_hash_t."""
-
-    _fields_ = (("low", ctypes.c_uint64), ("high", ctypes.c_uint64))
-
-
 class FusedReader:
     """The compiled parts. Any thread."""
 
@@ -86,7 +80,6 @@ class FusedReader:
         library = ctypes.CDLL(path)
         self.loop: Loop = fused_loop.compiled_loop(library)
         short = ctypes.PyDLL(path)  # calls that are not worth letting go of the interpreter
-        self.digest: Callable[[int], Any] = declared(short.XXH3_128bits_digest, _Hash128, ctypes.c_void_p)
         self.new_state: Callable[[], int] = declared(short.XXH3_createState, ctypes.c_void_p)
         self.free_state: Callable[[int], object] = declared(short.XXH3_freeState, ctypes.c_int, ctypes.c_void_p)
         self.spare: deque[_Memory] = deque(maxlen=_SPARE)
@@ -116,7 +109,6 @@ class _Memory:
         self.numbers = (ctypes.c_int64 * (HEADER + MOST_ROWS * ROW))()
         self.numbers_at = ctypes.addressof(self.numbers)
         self.around = bytearray(MOST_ROWS * _ROW_ROOM)
-        """A row's path, expected head, and the tail that is read."""
         self.around_at = _address(self.around)
         self.states = [reader.new_state() for _ in range(MOST_ROWS)]
         self._free = reader.free_state
@@ -134,7 +126,7 @@ class FusedTable:
         """`flags`: of preadv2, which must not block."""
         self._reader = reader
         self._memory = memory = reader.memory()
-        self._frames: list[Frame] = []
+        self._count = 0
         numbers = memory.numbers
         numbers[NEXT] = numbers[READY] = numbers[CLOSED] = numbers[FOLLOWED] = 0
         numbers[FLAGS] = flags
@@ -144,22 +136,23 @@ class FusedTable:
 
     def add(self, path: str, frame: Frame, payload: memoryview) -> None:
         """The next row; workers may take it at once."""
-        memory, count = self._memory, len(self._frames)
+        memory, count = self._memory, self._count
         assert count < MOST_ROWS, count
-        name, head, tail_bytes = os.fsencode(path), frame.head(), frame.tail_bytes
+        name, head, (tail, hole) = os.fsencode(path), frame.head(), frame.open_tail()
         at = count * _ROW_ROOM
-        fits = len(name) < _PATH_ROOM and len(head) <= HEAD_ROOM and tail_bytes <= _TAIL_ROOM
+        fits = len(name) < _PATH_ROOM and len(head) <= HEAD_ROOM and len(tail) <= HEAD_ROOM
         if fits:
-            memory.around[at : at + len(name) + 1] = name + b"\0"
-            memory.around[at + _HEAD_AT : at + _HEAD_AT + len(head)] = head
+            around = memory.around
+            around[at : at + len(name) + 1] = name + b"\0"
+            around[at + _HEAD_AT : at + _HEAD_AT + len(head)] = head
+            around[at + _TAIL_AT : at + _TAIL_AT + len(tail)] = tail
         place = memory.around_at + at
         _ASKED.pack_into(
             memory.numbers, (HEADER + count * ROW) * _BYTES,
             fits, place, frame.size, place + _HEAD_AT, len(head), _address(payload) if len(payload) else 0,
-            len(payload), place + _TAIL_AT, tail_bytes, memory.states[count], 0, 0,
+            len(payload), place + _TAIL_AT, place + _FOUND_AT, len(tail), hole, memory.states[count], 0, 0,
         )  # fmt: skip
-        self._frames.append(frame)
-        memory.numbers[READY] = count + 1
+        self._count = memory.numbers[READY] = count + 1
 
     def close(self) -> None:
         """There will be no more rows: until then `take` waits for them."""
@@ -188,16 +181,15 @@ class FusedTable:
             return Taken(index, OSError(fd, os.strerror(fd)))
         return Taken(index, Opened(fd, size, inode, os.makedev(major, minor)))
 
-    def finished(self, worker: int) -> Iterator[tuple[int, bool]]:
-        """The rows that `take` has read for this worker, and whether tail and checksum are the expected ones."""
-        memory = self._memory
-        numbers, digest = memory.numbers, self._reader.digest
-        for index, frame in enumerate(self._frames):
-            at = HEADER + index * ROW
-            if numbers[at + fused_loop.WORKER] == worker and numbers[at + fused_loop.ANSWER] == Answer.READ:
-                value = digest(memory.states[index])
-                tail = frame.tail(f"{value.high:016x}{value.low:016x}")
-                yield index, memory.around.startswith(tail, index * _ROW_ROOM + _TAIL_AT)
+    def finished(self, worker: int) -> list[int]:
+        """The rows that `take` has read for this worker and found right."""
+        numbers = self._memory.numbers
+        found = []
+        for row in range(self._count):
+            at = HEADER + row * ROW + fused_loop.WORKER
+            if numbers[at] == worker and numbers[at + 1] == Answer.READ:
+                found.append(row)
+        return found
 
 
 def _address(memory: bytearray | memoryview) -> int:
@@ -217,10 +209,10 @@ def _check(reader: FusedReader) -> None:
         os.writev(memory, [frame.head(), payload, frame.tail(xxhash.xxh3_128_hexdigest(payload))])
         table.add(f"/proc/self/fd/{memory}", frame, memoryview(into))
         table.close()
-        left, finished = table.take(Landing(), 1), [*table.finished(1)]
+        left, finished = table.take(Landing(), 1), table.finished(1)
     finally:
         os.close(memory)
-    if left is not None or finished != [(0, True)] or into != payload:
+    if left is not None or finished != [0] or into != payload:
         raise RuntimeError("the compiled reader does not read what was written")
 
 

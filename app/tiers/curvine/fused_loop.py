@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, cast
 
+from app.tiers.curvine.chunkfile import CHECKSUM_HEX
+from app.tiers.curvine.fused_digest import hexadecimal_digest
 from app.tiers.curvine.landing import Gate
 
 STEP: Final = 512 * 1024
@@ -27,18 +29,19 @@ FLAGS: Final = 12
 HEADER: Final = 16
 MOST_ROWS: Final = 64
 
-ROW: Final = 17
-"""Numbers in a row. What is asked for: addresses of path, expected head, payload, tail and hash state; sizes. `FITS` is
-zero where head or tail are too long for the loop."""
-FITS, PATH, FILE_BYTES, HEAD, HEAD_BYTES, PAYLOAD, PAYLOAD_BYTES, TAIL, TAIL_BYTES, STATE = range(10)
-WORKER, ANSWER, FD, SIZE, INODE, MAJOR, MINOR = range(10, 17)
+ROW: Final = 19
+"""Numbers in a row. What is asked for: addresses, and sizes. `HEAD` and `TAIL` are the expected ones, `FOUND` is where
+the file's tail goes, `HOLE` where in the tail the checksum belongs. `FITS` is zero where there is no room for them."""
+FITS, PATH, FILE_BYTES, HEAD, HEAD_BYTES, PAYLOAD, PAYLOAD_BYTES, TAIL, FOUND, TAIL_BYTES, HOLE, STATE = range(12)
+WORKER, ANSWER, FD, SIZE, INODE, MAJOR, MINOR = range(12, 19)
 """What comes back: who took the row; the file's descriptor, or the errno of opening it, and what statx says."""
 
-SCRATCH: Final = 20 * 1024
-"""Bytes of memory of its own that each thread brings: head (16 KiB), vectors, what statx says."""
-HEAD_ROOM: Final = 16 * 1024
+SCRATCH: Final = 12 * 1024
+"""Bytes of memory of its own that each thread brings: a head, vectors, what statx says."""
+HEAD_ROOM: Final = 8 * 1024
 _VECTORS: Final = HEAD_ROOM
 _STATUS: Final = HEAD_ROOM + 1024
+_DIGITS: Final = HEAD_ROOM + 2048
 
 
 class Answer(IntEnum):
@@ -46,11 +49,11 @@ class Answer(IntEnum):
 
     WAITING = 0
     READ = 1
-    """Read, hashed and closed; the head is the expected one. The tail is its reader's to compare."""
+    """Read, right, and closed."""
     FAILED = 2
     """Not open."""
     OPENED = 3
-    """Its size or head is not the expected one, or not all of it could be read without blocking."""
+    """Not what was expected, or not all of it could be read without blocking."""
     UNFIT = 4
     """Nobody has opened it."""
 
@@ -86,6 +89,7 @@ def compiled_loop(library: ctypes.CDLL) -> Loop:
     statx = declared(c.statx, int_t, int_t, pointer_t, int_t, int_t, pointer_t)
     errno_at = declared(c.__errno_location, ctypes.POINTER(ctypes.c_int32))
     memcmp = declared(c.memcmp, int_t, pointer_t, pointer_t, size_t)
+    memcpy = declared(c.memcpy, pointer_t, pointer_t, pointer_t, size_t)
     lock = declared(c.pthread_mutex_lock, int_t, pointer_t)
     unlock = declared(c.pthread_mutex_unlock, int_t, pointer_t)
     usleep = declared(c.usleep, int_t, ctypes.c_uint32)
@@ -93,6 +97,7 @@ def compiled_loop(library: ctypes.CDLL) -> Loop:
     # x86 builds choose the widest instructions at run time, under names of their own.
     update = getattr(library, "XXH3_128bits_update_dispatch", None) or library.XXH3_128bits_update
     update = declared(update, int_t, pointer_t, pointer_t, ctypes.c_size_t)
+    write_digest = hexadecimal_digest(library)
     i64, u32 = types.int64, types.uint32
 
     @njit
@@ -155,7 +160,7 @@ def compiled_loop(library: ctypes.CDLL) -> Loop:
             vector[v], vector[v + 1] = payload + start, end - start
             v += 2
             if last:
-                vector[v], vector[v + 1] = numbers[row + TAIL], numbers[row + TAIL_BYTES]
+                vector[v], vector[v + 1] = numbers[row + FOUND], numbers[row + TAIL_BYTES]
                 v, want = v + 2, want + numbers[row + TAIL_BYTES]
             count, offset, got = (v - _VECTORS // 8) // 2, at + numbers[row + HEAD_BYTES], 0
             lock(gate)
@@ -166,8 +171,14 @@ def compiled_loop(library: ctypes.CDLL) -> Loop:
                 return False
             update(state, payload + start, end - start)
             if last:
-                return memcmp(scratch_at, numbers[row + HEAD], numbers[row + HEAD_BYTES]) == 0
+                break
             at = end
+        write_digest(state, carray(scratch, (SCRATCH,), dtype=types.uint8), _DIGITS)
+        memcpy(numbers[row + TAIL] + numbers[row + HOLE], scratch_at + _DIGITS, CHECKSUM_HEX)
+        return (
+            memcmp(scratch_at, numbers[row + HEAD], numbers[row + HEAD_BYTES]) == 0
+            and memcmp(numbers[row + FOUND], numbers[row + TAIL], numbers[row + TAIL_BYTES]) == 0
+        )
 
     # Addresses come twice: as numbers, which can be added to, and as pointers, which can be looked through.
     @cfunc(types.int32(types.voidptr, types.voidptr, types.voidptr, i64, i64, i64))

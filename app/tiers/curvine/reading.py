@@ -56,7 +56,7 @@ class _Table(Protocol):
     def add(self, path: str, frame: Frame, payload: memoryview) -> None: ...
     def close(self) -> None: ...
     def take(self, landing: Landing, worker: int, *, leading: bool = False) -> Taken | None: ...
-    def finished(self, worker: int) -> Iterable[tuple[int, bool]]: ...
+    def finished(self, worker: int) -> Iterable[int]: ...
 
 
 class _PlainTable:
@@ -90,7 +90,7 @@ class _PlainTable:
             self._next += 1
             return Taken(self._next - 1, None)
 
-    def finished(self, worker: int) -> Iterable[tuple[int, bool]]:
+    def finished(self, worker: int) -> Iterable[int]:
         return ()
 
 
@@ -133,12 +133,12 @@ class Load:
         finally:
             self._table.close()
         yield from self._read(landing, worker)
-        yield from self._finished(worker, landing)
+        yield from self._finished(worker)
 
     def help(self, landing: Landing) -> Iterator[Reading]:
         worker = next(self._workers)
         yield from self._read(landing, worker)
-        yield from self._finished(worker, landing)
+        yield from self._finished(worker)
 
     def _add(self, number: int, chunk: ChunkId, path: str, into: memoryview) -> None:
         frame = chunkfile.frame(chunk, len(into))
@@ -151,15 +151,12 @@ class Load:
             while (taken := self._table.take(landing, worker, leading=leading)) is not None:
                 yield from self._looked_at(self._run[taken.row], taken.file, landing)
 
-    def _finished(self, worker: int, landing: Landing) -> Iterator[Reading]:
-        """What did not. A file that is not right is read once more, by the code that says what is wrong with it."""
-        for row, right in self._table.finished(worker):
+    def _finished(self, worker: int) -> Iterator[Reading]:
+        """What did not."""
+        for row in self._table.finished(worker):
             reading = self._run[row]
-            if right:
-                reading.verdict = True
-                yield reading
-            else:
-                yield from self._looked_at(reading, None, landing)
+            reading.verdict = True
+            yield reading
 
     def _looked_at(self, reading: Reading, file: Opened | OSError | None, landing: Landing) -> Iterator[Reading]:
         if file is None:

@@ -54,6 +54,7 @@ class _Patch:
 
     pieces: tuple[bytes, ...]
     holes: tuple[bool, ...]  # True: identity, False: checksum
+    checksum_at: int
 
     def fill(self, identity: bytes, checksum: bytes) -> bytes:
         out = [self.pieces[0]]
@@ -97,6 +98,11 @@ class Frame:
 
     def tail(self, checksum_hex: str) -> bytes:
         return self.template.tail.fill(self.identity, checksum_hex.encode())
+
+    def open_tail(self) -> tuple[bytes, int]:
+        """The tail of a payload that is not known yet, and where in it the `CHECKSUM_HEX` digits belong."""
+        tail = self.template.tail
+        return tail.fill(self.identity, _NO_CHECKSUM), tail.checksum_at
 
 
 def frame(chunk: ChunkId, payload_bytes: int) -> Frame:
@@ -212,7 +218,7 @@ def _cut(blob: bytes, identity_bytes: int) -> _Patch:
         holes.append(is_identity)
         at = start + length
     pieces.append(blob[at:])
-    return _Patch(tuple(pieces), tuple(holes))
+    return _Patch(tuple(pieces), tuple(holes), blob.index(_CHECKSUM_MARK * CHECKSUM_HEX))
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from app.tiers.curvine import fused
+from app.tiers.curvine.fused import FusedReader
 
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
@@ -56,12 +57,8 @@ class FileOps:
         """
         return os.preadv(fd, views, offset, os.RWF_NOWAIT)
 
-    @staticmethod
-    def read_verified(
-        fd: int, head: bytes, payload: memoryview, tail_bytes: int, tail: Callable[[str], bytes], *, nowait: bool
-    ) -> bool | None:
-        """Reads a whole chunk file in one step; None if that cannot be done. See `FusedReader`. `nowait`: only what is
-        in the page cache. Here None, so that who replaces single calls sees all of them."""
+    def fused(self) -> FusedReader | None:
+        """The compiled reader, which makes its calls itself. None here, so that who replaces single calls sees all."""
         return None
 
     def publish(self, source: str, target: str) -> bool:
@@ -123,14 +120,8 @@ def _publish_by_link(source: str, target: str) -> bool:
 
 
 class _FusedFileOps(FileOps):
-    @staticmethod
-    def read_verified(
-        fd: int, head: bytes, payload: memoryview, tail_bytes: int, tail: Callable[[str], bytes], *, nowait: bool
-    ) -> bool | None:
-        reader = fused.reader()
-        if reader is None:
-            return None
-        return reader.read(fd, head, payload, tail_bytes, tail, os.RWF_NOWAIT if nowait else 0)
+    def fused(self) -> FusedReader | None:
+        return fused.reader()
 
 
 OS_FILE_OPS: FileOps = _FusedFileOps()

@@ -1,144 +1,219 @@
-"""Reads a file from the page cache and hashes it, in one step outside the interpreter.
+"""Opens, reads, hashes and closes chunk files outside the interpreter, several threads from one table.
 
-Between a read and the hash of what was read, a worker needs the interpreter's lock, and waits for it whenever another
-worker, or anything else in the server, has it: with two workers that costs a tenth of a load. Here numba compiles the
-loop (a third of a second, once a process, on a thread of its own; LMCache uses numba too), and the hash is xxhash's own
-C function. Until it is compiled, and wherever a part is missing, `transfer.py` does the same step by step.
+Whatever a worker does between two system calls needs the interpreter's lock, and code that has left the processor's
+caches, because reading a chunk empties them: 64 chunks of 1 MiB took 1.6 times as long as the same reads and hashes in
+C. So the interpreter prepares a table of what is wanted, workers take rows of it in compiled code (`fused_loop.py`),
+and come back only for a file that needs more than a read from the page cache. numba compiles the loop (a second, once a
+process, on a thread of its own; LMCache uses numba too), and the hash is xxhash's own C function. Until it is compiled,
+and wherever a part is missing, `reading.py` does the same file by file.
 """
 
 import ctypes
 import importlib
 import logging
 import os
+import struct
 import threading
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import xxhash
 
+from app.tiers.curvine import chunkfile, fused_loop
+from app.tiers.curvine.chunkfile import Frame
+from app.tiers.curvine.fused_loop import (
+    CLOSED,
+    FLAGS,
+    FOLLOWED,
+    HEAD_ROOM,
+    HEADER,
+    MOST_ROWS,
+    NEXT,
+    READY,
+    ROW,
+    SCRATCH,
+    STEP,
+    Answer,
+    Loop,
+    declared,
+)
+from app.tiers.curvine.identity import Family
+from app.tiers.curvine.landing import Landing
+
 logger = logging.getLogger(__name__)
 
-STEP: Final = 512 * 1024
-"""What is read is hashed while it is in the core's own cache."""
-_MOST_PAYLOAD: Final = 64 * 1024 * 1024
-# Room for a file's head and tail, which are about a page each.
-_FRAME_ROOM: Final = 32 * 1024
+_ASKED: Final = struct.Struct("14q")
+_BYTES: Final = 8
+# A row's path, head, tail and the tail that is found; a page or so each but for long names.
+_PATH_ROOM: Final = 1024
+_HEAD_AT: Final = _PATH_ROOM
+_TAIL_AT: Final = _HEAD_AT + HEAD_ROOM
+_FOUND_AT: Final = _TAIL_AT + HEAD_ROOM
+_ROW_ROOM: Final = _FOUND_AT + HEAD_ROOM
+# Tables whose memory is kept: as many loads as are under way at once on a busy node.
+_SPARE: Final = 8
 
 
-class _Hash128(ctypes.Structure):
-    """XXH128_hash_t."""
+class Opened(NamedTuple):
+    """A file that is open for reading."""
 
-    _fields_ = (("low", ctypes.c_uint64), ("high", ctypes.c_uint64))
+    fd: int
+    size: int
+    inode: int
+    device: int
 
 
-class _Scratch:
-    """One thread's memory: vectors for the system call, the hash's state, a place for head and tail."""
+class Taken(NamedTuple):
+    """A row that needs more than reading from the page cache; `file` is None where nobody has opened it yet."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self._free: Callable[[ctypes.c_void_p], object] = library.XXH3_freeState
-        create = library.XXH3_createState
-        create.restype = ctypes.c_void_p
-        self.state = ctypes.c_void_p(create())
-        self.vectors = (ctypes.c_ssize_t * 6)()
-        self.around = bytearray(_FRAME_ROOM)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.around))
-
-    def __del__(self) -> None:
-        self._free(self.state)
+    row: int
+    file: Opened | OSError | None
 
 
 class FusedReader:
-    """Any thread; every call blocks only as `flags` allow."""
+    """The compiled parts. Any thread."""
 
     def __init__(self) -> None:
         """Compiles. Raises whatever numba, ctypes or the installed xxhash have against it."""
         path = str(importlib.import_module("xxhash._xxhash").__file__)
-        self._library = ctypes.CDLL(path)
-        self._digest: Callable[[ctypes.c_void_p], Any] = ctypes.PyDLL(path).XXH3_128bits_digest
-        self._digest.restype = _Hash128
+        library = ctypes.CDLL(path)
+        self.loop: Loop = fused_loop.compiled_loop(library)
+        short = ctypes.PyDLL(path)  # calls that are not worth letting go of the interpreter
+        self.new_state: Callable[[], int] = declared(short.XXH3_createState, ctypes.c_void_p)
+        self.free_state: Callable[[int], object] = declared(short.XXH3_freeState, ctypes.c_int, ctypes.c_void_p)
+        self.spare: deque[_Memory] = deque(maxlen=_SPARE)
         self._local = threading.local()
-        self._read, self._keep = _compiled(self._library)
-        self._check()
+        _check(self)
 
-    def read(
-        self, fd: int, head: bytes, payload: memoryview, tail_bytes: int, tail: Callable[[str], bytes], flags: int
-    ) -> bool | None:
-        """Reads a file of exactly these three parts from its beginning. Whether head and tail are the expected ones;
-        `tail` is given the payload's xxh3-128 in hexadecimal. None if not all of the file could be had so. On anything
-        but True `payload` holds rubbish."""
-        size, head_bytes = len(payload), len(head)
-        if head_bytes + tail_bytes > _FRAME_ROOM or not 0 < size <= _MOST_PAYLOAD:
-            return None
-        scratch: _Scratch | None = getattr(self._local, "scratch", None)
-        if scratch is None:
-            scratch = self._local.scratch = _Scratch(self._library)
-        at, state = scratch.address, scratch.state
-        into = ctypes.addressof(ctypes.c_char.from_buffer(payload))
-        if not self._read(fd, flags, scratch.vectors, state, at, head_bytes, into, size, at + head_bytes, tail_bytes):
-            return None
-        value = self._digest(state)
-        around = scratch.around
-        return around.startswith(head) and around.startswith(tail(f"{value.high:016x}{value.low:016x}"), head_bytes)
-
-    def _check(self) -> None:
-        """Raises RuntimeError unless bytes and checksum come out right."""
-        payload = os.urandom(STEP + STEP // 3)
-        into = bytearray(len(payload))
-        checksum = xxhash.xxh3_128_hexdigest(payload).encode()
-        fd = os.memfd_create("tierserve-check", os.MFD_CLOEXEC)
+    def memory(self) -> "_Memory":
+        """For a table, which puts it back into `spare`."""
         try:
-            os.writev(fd, [b"head", payload, checksum])
-            right = self.read(fd, b"head", memoryview(into), len(checksum), str.encode, 0)
-        finally:
-            os.close(fd)
-        if not right or into != payload:
-            raise RuntimeError("the compiled reader does not read what was written")
+            return self.spare.pop()
+        except IndexError:
+            return _Memory(self)
+
+    def scratch(self) -> int:
+        """The address of this thread's own memory."""
+        memory: bytearray | None = getattr(self._local, "memory", None)
+        if memory is None:
+            memory = self._local.memory = bytearray(SCRATCH)
+            self._local.address = _address(memory)
+        return int(self._local.address)
 
 
-def _compiled(library: ctypes.CDLL) -> tuple[Callable[..., int], object]:
-    """The loop as a C function that ctypes calls without the interpreter's lock, and what must outlive it."""
-    from numba import carray, cfunc, types
+class _Memory:
+    """What a table's addresses point to; lent to one table after another."""
 
-    preadv2 = ctypes.CDLL(None).preadv2
-    preadv2.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_long, ctypes.c_int)
-    preadv2.restype = ctypes.c_long
-    reset = library.XXH3_128bits_reset
-    reset.argtypes = (ctypes.c_void_p,)
-    reset.restype = ctypes.c_int
-    # x86 builds choose the widest instructions at run time, under names of their own.
-    update = getattr(library, "XXH3_128bits_update_dispatch", None) or library.XXH3_128bits_update
-    update.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-    update.restype = ctypes.c_int
-    size, pointer, integer = types.intp, types.voidptr, types.int32
+    def __init__(self, reader: "FusedReader") -> None:
+        self.numbers = (ctypes.c_int64 * (HEADER + MOST_ROWS * ROW))()
+        self.numbers_at = ctypes.addressof(self.numbers)
+        self.around = bytearray(MOST_ROWS * _ROW_ROOM)
+        self.around_at = _address(self.around)
+        self.states = [reader.new_state() for _ in range(MOST_ROWS)]
+        self._free = reader.free_state
 
-    @cfunc(integer(integer, integer, pointer, pointer, size, size, size, size, size, size))
-    def read(fd, flags, vectors, state, head, head_n, payload, payload_n, tail, tail_n):  # type: ignore[no-untyped-def]  # pragma: no cover
-        vector = carray(vectors, (6,), dtype=size)
-        reset(state)
-        at = 0
-        step = STEP - head_n  # later steps start at round offsets of the file
-        while True:
-            last = at + step + STEP // 4 >= payload_n
-            if last:
-                step = payload_n - at
-            count, want, offset = 0, step, at + head_n
-            if at == 0:
-                vector[0], vector[1] = head, head_n
-                count, want, offset = 1, want + head_n, 0
-            vector[2 * count], vector[2 * count + 1] = payload + at, step
-            count += 1
-            if last:
-                vector[2 * count], vector[2 * count + 1] = tail, tail_n
-                count, want = count + 1, want + tail_n
-            if preadv2(fd, vectors, count, offset, flags) != want:
-                return 0
-            update(state, payload + at, step)
-            if last:
-                return 1
-            at += step
-            step = STEP
+    def __del__(self) -> None:
+        for state in self.states:
+            self._free(state)
 
-    return read.ctypes, read
+
+class FusedTable:
+    """At most `MOST_ROWS` files that are to be read, for several workers. One thread calls `add` and `close`, any
+    `take` and `finished`; whoever is in `take` keeps the table and the payloads alive."""
+
+    def __init__(self, reader: FusedReader, flags: int = os.RWF_NOWAIT) -> None:
+        """`flags`: of preadv2, which must not block."""
+        self._reader = reader
+        self._memory = memory = reader.memory()
+        self._count = 0
+        numbers = memory.numbers
+        numbers[NEXT] = numbers[READY] = numbers[CLOSED] = numbers[FOLLOWED] = 0
+        numbers[FLAGS] = flags
+
+    def __del__(self) -> None:
+        self._reader.spare.append(self._memory)
+
+    def add(self, path: str, frame: Frame, payload: memoryview) -> None:
+        """The next row; workers may take it at once."""
+        memory, count = self._memory, self._count
+        assert count < MOST_ROWS, count
+        name, head, (tail, hole) = os.fsencode(path), frame.head(), frame.open_tail()
+        at = count * _ROW_ROOM
+        fits = len(name) < _PATH_ROOM and len(head) <= HEAD_ROOM and len(tail) <= HEAD_ROOM
+        if fits:
+            around = memory.around
+            around[at : at + len(name) + 1] = name + b"\0"
+            around[at + _HEAD_AT : at + _HEAD_AT + len(head)] = head
+            around[at + _TAIL_AT : at + _TAIL_AT + len(tail)] = tail
+        place = memory.around_at + at
+        _ASKED.pack_into(
+            memory.numbers, (HEADER + count * ROW) * _BYTES,
+            fits, place, frame.size, place + _HEAD_AT, len(head), _address(payload) if len(payload) else 0,
+            len(payload), place + _TAIL_AT, place + _FOUND_AT, len(tail), hole, memory.states[count], 0, 0,
+        )  # fmt: skip
+        self._count = memory.numbers[READY] = count + 1
+
+    def close(self) -> None:
+        """There will be no more rows: until then `take` waits for them."""
+        self._memory.numbers[CLOSED] = 1
+
+    def take(self, landing: Landing, worker: int, *, leading: bool = False) -> Taken | None:
+        """Reads rows until one needs help; None if none is left. `worker` is this caller's own number, not zero. Blocks
+        for as long as the file system pleases. `leading` is for who adds the rows: until somebody else has come, and
+        never waiting for rows.
+
+        Raises:
+            AbandonedError: the caller has gone.
+        """
+        numbers = self._memory.numbers
+        reader, table = self._reader, self._memory.numbers_at
+        index = reader.loop.take(table, landing.gate().address, reader.scratch(), worker, leading)
+        if index < 0:
+            landing.check()
+            return None
+        at = HEADER + index * ROW
+        answer = Answer(numbers[at + fused_loop.ANSWER])
+        if answer is Answer.UNFIT:
+            return Taken(index, None)
+        fd, size, inode, major, minor = numbers[at + fused_loop.FD : at + fused_loop.FD + 5]
+        if answer is Answer.FAILED:
+            return Taken(index, OSError(fd, os.strerror(fd)))
+        return Taken(index, Opened(fd, size, inode, os.makedev(major, minor)))
+
+    def finished(self, worker: int) -> list[int]:
+        """The rows that `take` has read for this worker and found right."""
+        numbers = self._memory.numbers
+        found = []
+        for row in range(self._count):
+            at = HEADER + row * ROW + fused_loop.WORKER
+            if numbers[at] == worker and numbers[at + 1] == Answer.READ:
+                found.append(row)
+        return found
+
+
+def _address(memory: bytearray | memoryview) -> int:
+    """Valid while `memory` is neither released nor resized."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def _check(reader: FusedReader) -> None:
+    """Raises RuntimeError unless a file comes out as it went in."""
+    payload = os.urandom(STEP + STEP // 3)
+    kind = Family.of(model="check", layout=f"uint8[{len(payload)}]")
+    frame = chunkfile.frame(kind.chunk(b"check"), len(payload))
+    into = bytearray(len(payload))
+    table = FusedTable(reader, flags=0)  # memory files refuse RWF_NOWAIT
+    memory = os.memfd_create("tierserve-check", os.MFD_CLOEXEC)
+    try:
+        os.writev(memory, [frame.head(), payload, frame.tail(xxhash.xxh3_128_hexdigest(payload))])
+        table.add(f"/proc/self/fd/{memory}", frame, memoryview(into))
+        table.close()
+        left, finished = table.take(Landing(), 1), table.finished(1)
+    finally:
+        os.close(memory)
+    if left is not None or finished != [0] or into != payload:
+        raise RuntimeError("the compiled reader does not read what was written")
 
 
 class _Holder:

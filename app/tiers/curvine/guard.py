@@ -77,15 +77,14 @@ class _Batch(Generic[T]):
 
     def run(self, me: threading.Thread, clock: Callable[[], float]) -> bool:
         """On a worker: takes pieces until there are none. True if this worker finished the last one."""
-        landing = Landing()
+        landing = Landing(clock)
         with self._lock:
             work = self._work
             if self.finished or work is None:
                 return False
             self._landings[me] = landing
             results = self.results  # this very list: after the deadline the batch has another one
-        count, longest = 0, 0.0
-        started = clock()
+        count = 0
         for index in self._next:
             if index >= self.size or landing.revoked:
                 break
@@ -95,12 +94,10 @@ class _Batch(Generic[T]):
                 logger.exception("a guarded piece of work failed")
                 results[index] = Missed.FAILED
             count += 1
-            ended = clock()
-            longest = max(longest, ended - started)
-            started = ended
+            landing.step()
         with self._lock:
             self._landings.pop(me, None)
-            self.longest_s = max(self.longest_s, longest)
+            self.longest_s = max(self.longest_s, landing.longest_s)
             self._left -= count
             if self.finished or self._left:
                 return False
@@ -132,8 +129,8 @@ class Guard:
 
     Any thread may call. `submit` never blocks; `done` runs once, on a worker, on the reaper, or, for what is refused,
     on the caller's thread, and must neither block nor raise. At most `workers + max_lost` threads ever exist beside
-    the reaper. `trouble` (see `submit`), a late or failed piece, and a piece slower than `slow_s` count as a failure
-    for the breaker.
+    the reaper. `trouble` (see `submit`), a late or failed piece, and a step slower than `slow_s` count as a failure for
+    the breaker; a piece is one step unless it says more (`Landing.step`).
     """
 
     def __init__(

@@ -17,7 +17,7 @@ import logging
 import os
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -29,7 +29,8 @@ from app.tiers.curvine.directory import FULL, GONE, Dropped, PoolDirectory
 from app.tiers.curvine.fileops import OS_FILE_OPS, FileOps
 from app.tiers.curvine.identity import ChunkId, Family
 from app.tiers.curvine.landing import AbandonedError, Landing
-from app.tiers.curvine.transfer import Modes, ShortFileError, read_chunk, write_chunk
+from app.tiers.curvine.reading import MOST, Load, Reading, Wanted
+from app.tiers.curvine.transfer import Modes, write_chunk
 
 logger = logging.getLogger(__name__)
 
@@ -70,17 +71,6 @@ class _Counts:
     puts: Counter[Put] = field(default_factory=Counter)
     gets: Counter[Get] = field(default_factory=Counter)
     set_aside: int = 0
-
-
-@dataclass(slots=True)  # not frozen: made for every chunk, and a frozen one takes three times as long to make
-class _Reading:
-    """An open file that is about to be read."""
-
-    chunk: ChunkId
-    path: str
-    fd: int
-    frame: Frame
-    into: memoryview
 
 
 class Pool(PoolDirectory):
@@ -229,59 +219,48 @@ class Pool(PoolDirectory):
         revoked; on anything but HIT its content is undefined. Blocks; never raises."""
         return self.get_many([(chunk, into)], landing)[0]
 
-    def get_many(self, wanted: Iterable[tuple[ChunkId, memoryview]], landing: Landing) -> list[Get]:
-        """`get` for several, faster: first all files are opened, then all are read. Reading a chunk empties the
-        processor's caches, and what the interpreter does between two reads costs more than elsewhere."""
-        outcomes: list[Get] = []
-        reading = [self._open(chunk, into) for chunk, into in wanted]
-        for item in reading:
-            if isinstance(item, Get):
-                outcomes.append(item)
-                continue
-            try:
-                outcomes.append(self._read(item, landing))
-            except AbandonedError:
-                outcomes.append(Get.ABANDONED)
-        for item in reading:
-            if not isinstance(item, Get):
-                with contextlib.suppress(OSError):
-                    self._fs.close(item.fd)
-        with self._lock:
-            self._counts.gets.update(outcomes)
+    def get_many(self, wanted: Sequence[tuple[ChunkId, memoryview]], landing: Landing) -> list[Get]:
+        """`get` for several; in the order of `wanted`."""
+        outcomes = [Get.ABSENT] * len(wanted)
+        for start in range(0, len(wanted), MOST):
+            for number, outcome in self.read(self.load(), landing, wanted[start : start + MOST]):
+                outcomes[start + number] = outcome
         return outcomes
 
-    def _open(self, chunk: ChunkId, into: memoryview) -> "_Reading | Get":
-        if self._bad and self._is_bad(chunk.digest):
-            return Get.ABSENT
-        path = self.path_of(chunk)
-        try:
-            fd = self._fs.open(path, os.O_RDONLY | os.O_CLOEXEC, 0)
-        except OSError as error:
-            return self._get_failed(chunk, path, None, error)
-        return _Reading(chunk, path, fd, chunkfile.frame(chunk, len(into)), into)
+    def load(self) -> Load:
+        """For at most `MOST` chunks and several workers, who call `read`, one of them with what is wanted."""
+        return Load(self._fs, self._modes)
 
-    def _read(self, item: "_Reading", landing: Landing) -> Get:
-        inode: int | None = None
-        try:
-            status = self._fs.fstat(item.fd)
-            inode = status.st_ino
-            if status.st_size != item.frame.size:
-                reason = f"{status.st_size} bytes where {item.frame.size} were expected"
-            elif read_chunk(self._fs, self._modes, status.st_dev, item.fd, item.frame, item.into, landing):
-                return Get.HIT
-            else:
-                reason = "identity or checksum is not the expected one"
-        except ShortFileError:
-            reason = "the file ended early"
-        except OSError as error:
-            return self._get_failed(item.chunk, item.path, inode, error)
-        self._set_aside(item.chunk, item.path, inode, reason, keep=True)
-        return Get.DAMAGED
+    def read(
+        self, load: Load, landing: Landing, wanted: Iterable[tuple[ChunkId, memoryview]] | None = None
+    ) -> list[tuple[int, Get]]:
+        """Reads what no other worker of the load has taken, as `get`: indices in what is wanted, and outcomes; none for
+        what was set aside before. Blocks; raises nothing but what `wanted` does."""
+        readings = load.help(landing) if wanted is None else load.lead(self._files(wanted), landing)
+        outcomes = [(reading.number, self._got(reading)) for reading in readings]
+        with self._lock:
+            self._counts.gets.update(outcome for _, outcome in outcomes)
+        return outcomes
 
-    def _get_failed(self, chunk: ChunkId, path: str, inode: int | None, error: OSError) -> Get:
-        if error.errno in GONE:
+    def _files(self, wanted: Iterable[tuple[ChunkId, memoryview]]) -> Iterator[Wanted]:
+        for number, (chunk, into) in enumerate(wanted):
+            if not (self._bad and self._is_bad(chunk.digest)):
+                yield number, chunk, self.path_of(chunk), into
+
+    def _got(self, reading: Reading) -> Get:
+        """What a verdict means to the caller, and to the file."""
+        verdict = reading.verdict
+        if verdict is True:
+            return Get.HIT
+        if verdict is False:
+            return Get.ABANDONED
+        if isinstance(verdict, str):
+            self._set_aside(reading.chunk, reading.path, reading.inode, verdict, keep=True)
+            return Get.DAMAGED
+        if verdict.errno in GONE:
             return Get.ABSENT
-        self._set_aside(chunk, path, inode, f"{errno.errorcode.get(error.errno or 0, '?')} while reading", keep=False)
+        code = errno.errorcode.get(verdict.errno or 0, "?")
+        self._set_aside(reading.chunk, reading.path, reading.inode, f"{code} while reading", keep=False)
         return Get.ERROR
 
     # -- has ------------------------------------------------------------------------------------------------------

@@ -19,13 +19,13 @@ from app.tiers.curvine.guard import Guard, Missed, Prober
 from app.tiers.curvine.identity import ChunkId
 from app.tiers.curvine.landing import Landing
 from app.tiers.curvine.pool import Get, Pool, Put
+from app.tiers.curvine.reading import MOST
 
 T = TypeVar("T")
 
 # Lookups are cut into runs: long enough that a hand-over costs little, short enough that a slow mount is asked in
 # parallel.
 _LOOKUP_RUN = 64
-_LONGEST_RUN = 16
 
 # Many more threads than cores only fight for the interpreter; a mount, and a busy machine, want more than two.
 DEFAULT_WORKERS = max(3, min(8, os.cpu_count() or 3))
@@ -33,19 +33,8 @@ DEFAULT_WORKERS = max(3, min(8, os.cpu_count() or 3))
 _TROUBLED_PUTS = frozenset({Put.FAILED})
 
 
-def _troubled_run(outcomes: Sequence[Get]) -> bool:
-    return Get.ERROR in outcomes
-
-
-def _runs(count: int, workers: int) -> list[range]:
-    """Cuts a load into runs for workers that take one after another: long ones first, because runs are cheaper, and
-    single chunks at the end, so that all workers finish together."""
-    runs, start = [], 0
-    while start < count:
-        length = min(_LONGEST_RUN, -(-(count - start) // (2 * workers)))
-        runs.append(range(start, start + length))
-        start += length
-    return runs
+def _troubled(outcomes: Sequence[tuple[int, Get]]) -> bool:
+    return any(got is Get.ERROR for _, got in outcomes)
 
 
 class Payloads(Protocol):
@@ -109,18 +98,24 @@ class PoolService:
     def load(self, chunks: Payloads, done: Callable[[list[bool]], None]) -> None:
         """Loads chunks; their memory is written until `done`, and holds the chunk where the answer is True."""
 
-        runs = _runs(len(chunks), self.limits.read_workers)
+        count = len(chunks)
+        parts = [(start, self.pool.load()) for start in range(0, count, MOST)]
+        helpers = min(self.limits.read_workers, count)
 
-        def work(index: int, landing: Landing) -> list[Get]:
-            return self.pool.get_many((chunks[at] for at in runs[index]), landing)
+        def work(index: int, landing: Landing) -> list[tuple[int, Get]]:
+            number, helper = divmod(index, helpers)
+            start, load = parts[number]
+            wanted = (chunks[at] for at in range(start, min(start + MOST, count))) if helper == 0 else None
+            return [(start + at, got) for at, got in self.pool.read(load, landing, wanted)]
 
-        def finish(outcomes: list[list[Get] | Missed]) -> None:
-            loaded: list[bool] = []
-            for run, outcome in zip(runs, outcomes, strict=True):
-                loaded += [got is Get.HIT for got in outcome] if isinstance(outcome, list) else [False] * len(run)
+        def finish(outcomes: list[list[tuple[int, Get]] | Missed]) -> None:
+            loaded = [False] * count
+            for outcome in outcomes:
+                for at, got in outcome if isinstance(outcome, list) else ():
+                    loaded[at] = got is Get.HIT
             done(loaded)
 
-        self._reads.submit(len(runs), work, self.limits.load_s, finish, trouble=_troubled_run)
+        self._reads.submit(len(parts) * helpers, work, self.limits.load_s, finish, trouble=_troubled)
 
     def lookup(
         self, chunks: Sequence[ChunkId], sizes: Sequence[int | None], done: Callable[[list[bool]], None]

@@ -14,6 +14,7 @@ import xxhash
 
 from app.tiers.curvine.chunkfile import Frame
 from app.tiers.curvine.fileops import FileOps
+from app.tiers.curvine.fused import Opened
 from app.tiers.curvine.landing import AbandonedError, Landing
 
 READ_STEP = 1024 * 1024
@@ -118,25 +119,15 @@ def _write_all(fs: FileOps, fd: int, views: Sequence[bytes | memoryview]) -> Non
         done += written
 
 
-def read_chunk(
-    fs: FileOps, modes: Modes, device: int, fd: int, frame: Frame, payload: memoryview, landing: Landing
-) -> bool:
-    """Reads a file whose size is already known to be `frame.size` into `payload`. True if every byte around the
+def read_chunk(fs: FileOps, modes: Modes, file: Opened, frame: Frame, payload: memoryview, landing: Landing) -> bool:
+    """Reads one file whose size is already known to be `frame.size` into `payload`. True if every byte around the
     payload is the expected one and the checksum matches; on False `payload` holds rubbish. Runs on a worker; may block
     for ever.
 
     Raises:
         ShortFileError: the file ends early. AbandonedError: the caller has gone. OSError: the file system's answer.
     """
-    mode = modes.of(device)
-    if mode.nowait or not mode.hangs:
-        with landing.lock:
-            if landing.revoked:
-                raise AbandonedError
-            right = fs.read_verified(fd, frame.head(), payload, frame.tail_bytes, frame.tail, nowait=mode.nowait)
-        if right is not None:
-            return right
-    reader = _Reader(fs, modes, device, fd, landing)
+    reader = _Reader(fs, modes, file.device, file.fd, landing)
     head, tail = bytearray(frame.head_bytes), bytearray(frame.tail_bytes)
     hasher = xxhash.xxh3_128()
     for at, piece, last in _pieces(frame, payload, READ_STEP):

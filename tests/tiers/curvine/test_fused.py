@@ -1,20 +1,22 @@
-"""The compiled reader gives the same answers as the step-by-step one, or none."""
+"""The compiled reader gives the same answers as the one that reads file by file, or hands a file back."""
 
 import os
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import xxhash
 
-from app.tiers.curvine import fused
-from app.tiers.curvine.fused import STEP, FusedReader
-from app.tiers.curvine.landing import Landing
+from app.tiers.curvine import chunkfile, fused
+from app.tiers.curvine.chunkfile import Frame
+from app.tiers.curvine.fused import FusedReader, FusedTable, Opened, Taken
+from app.tiers.curvine.fused_loop import HEAD_ROOM, MOST_ROWS, STEP
+from app.tiers.curvine.landing import AbandonedError, Landing
 from app.tiers.curvine.pool import Get, Pool, Put
-from app.tiers.curvine.service import _runs
 from tests.tiers.curvine.conftest import chunk_of, payload_of, read
 
-HEAD, NOWAIT = b"h" * 4096, os.RWF_NOWAIT
 SIZES = [1, 4096, STEP - 4096, STEP - 4095, STEP, STEP + STEP // 4 + 1, 3 * STEP + 12345]
 
 
@@ -26,57 +28,174 @@ def reader() -> FusedReader:
     return reader
 
 
-def checksum(payload: bytes) -> str:
-    return xxhash.xxh3_128_hexdigest(payload)
+class Files:
+    """Chunk files, and tables of them."""
+
+    def __init__(self, reader: FusedReader, directory: Path) -> None:
+        self.reader = reader
+        self.directory = directory
+
+    def write(self, number: int, size: int, change: Callable[[bytearray], None] = lambda _: None) -> str:
+        frame, payload = chunkfile.frame(chunk_of(number, size), size), payload_of(number, size)
+        content = bytearray(frame.head() + payload + frame.tail(xxhash.xxh3_128_hexdigest(payload)))
+        change(content)
+        path = self.directory / f"{number}"
+        path.write_bytes(content)
+        return str(path)
+
+    def table(self, rows: list[tuple[str, int, int]]) -> tuple[FusedTable, list[bytearray]]:
+        table, places = FusedTable(self.reader), [bytearray(size) for _, _, size in rows]
+        for (path, number, size), place in zip(rows, places, strict=True):
+            table.add(path, frame_of(number, size), memoryview(place))
+        table.close()
+        return table, places
 
 
-def tail_of(checksum: str) -> bytes:
-    return f"tail {checksum}".encode()
+def handed_back(table: FusedTable) -> Taken:
+    """The row that needs help, its file closed again."""
+    taken = table.take(Landing(), 1)
+    assert taken is not None
+    if isinstance(taken.file, Opened):
+        os.close(taken.file.fd)
+    return taken
+
+
+def frame_of(number: int, size: int) -> Frame:
+    return chunkfile.frame(chunk_of(number, size), size)
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[[bytes], int]]:
-    """Writes a file and opens it for reading."""
-    fds: list[int] = []
-
-    def write(content: bytes) -> int:
-        path = tmp_path / str(len(fds))
-        path.write_bytes(content)
-        fds.append(os.open(path, os.O_RDONLY))
-        return fds[-1]
-
-    yield write
-    for fd in fds:
-        os.close(fd)
+def files(reader: FusedReader, tmp_path: Path) -> Files:
+    return Files(reader, tmp_path)
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_it_reads_and_hashes_every_byte(reader: FusedReader, opened: Callable[[bytes], int], size: int) -> None:
-    payload = payload_of(1, size)
-    tail = tail_of(checksum(payload))
-    fd = opened(HEAD + payload + tail)
-    into = bytearray(size)
-    assert reader.read(fd, HEAD, memoryview(into), len(tail), tail_of, NOWAIT) is True
-    assert into == payload
-    for at in {len(HEAD), len(HEAD) + size // 2, len(HEAD) + size - 1, 0, len(HEAD) + size}:
-        damaged = bytearray(HEAD + payload + tail)
-        damaged[at] ^= 1
-        assert reader.read(opened(bytes(damaged)), HEAD, memoryview(into), len(tail), tail_of, NOWAIT) is False, at
+def test_it_reads_every_byte_and_sees_every_flipped_bit(files: Files, size: int) -> None:
+    frame = frame_of(1, size)
+    table, (place,) = files.table([(files.write(1, size), 1, size)])
+    assert table.take(Landing(), 1) is None
+    assert table.finished(1) == [0]
+    assert place == payload_of(1, size)
+    head, whole = frame.head_bytes, frame.size
+    for at in {0, head - 1, head, head + size // 2, head + size - 1, head + size, whole - 1}:
+
+        def flip(content: bytearray, at: int = at) -> None:
+            content[at] ^= 1
+
+        table, _ = files.table([(files.write(1, size, flip), 1, size)])
+        assert isinstance(handed_back(table).file, Opened), at
+        assert table.finished(1) == []
 
 
-def test_a_file_that_ends_early_is_no_answer(reader: FusedReader, opened: Callable[[bytes], int]) -> None:
-    payload = payload_of(1, 2 * STEP)
-    tail = tail_of(checksum(payload))
-    whole = HEAD + payload + tail
-    into = memoryview(bytearray(len(payload)))
-    for length in (0, 100, len(HEAD), STEP, len(whole) - 1):
-        assert reader.read(opened(whole[:length]), HEAD, into, len(tail), tail_of, NOWAIT) is None
+def test_what_is_not_there_or_of_another_size_is_handed_back(files: Files) -> None:
+    rows = [("/nowhere/at all", 0, 4096), (files.write(1, 5000), 1, 4096), (files.write(2, 4096), 2, 4096)]
+    table, places = files.table(rows)
+    absent, other = handed_back(table), handed_back(table)
+    assert isinstance(absent.file, FileNotFoundError)
+    assert isinstance(other.file, Opened)
+    assert other.file.size == frame_of(1, 5000).size
+    assert other.file.inode == Path(rows[1][0]).stat().st_ino
+    assert other.file.device == Path(rows[1][0]).stat().st_dev
+    assert table.take(Landing(), 1) is None
+    assert table.finished(1) == [2]
+    assert places[2] == payload_of(2, 4096)
 
 
-def test_what_it_has_no_room_for_is_no_answer(reader: FusedReader, opened: Callable[[bytes], int]) -> None:
-    fd = opened(b"")
-    assert reader.read(fd, bytes(40_000), memoryview(bytearray(10)), 10, tail_of, NOWAIT) is None
-    assert reader.read(fd, HEAD, memoryview(bytearray(0)), 10, tail_of, NOWAIT) is None
+def test_a_file_system_that_might_block_is_handed_back(files: Files) -> None:
+    # Anonymous memory refuses reads that must not block, as FUSE does.
+    path = files.write(1, 4096)
+    memory = os.memfd_create("tierserve-test", os.MFD_CLOEXEC)
+    try:
+        os.write(memory, Path(path).read_bytes())
+        table, _ = files.table([(f"/proc/self/fd/{memory}", 1, 4096)])
+        taken = handed_back(table)
+    finally:
+        os.close(memory)
+    assert isinstance(taken.file, Opened)
+    assert table.finished(1) == []
+
+
+def test_a_name_that_is_too_long_is_handed_back_unopened(files: Files) -> None:
+    table, _ = files.table([("x" * 5000, 1, 4096)])
+    assert handed_back(table).file is None
+
+
+def test_an_identity_that_is_too_long_for_the_loop_is_read_all_the_same(files: Files, pool: Pool) -> None:
+    chunk = chunk_of(1, 4096).family.chunk(b"long", salt="s" * 2 * HEAD_ROOM)
+    assert pool.put(chunk, memoryview(payload_of(1, 4096)), Landing()) is Put.STORED
+    assert read(pool, chunk, 4096) == (Get.HIT, payload_of(1, 4096))
+
+
+def test_workers_share_a_table_and_each_row_is_one_workers(files: Files) -> None:
+    size, count = 100_000, MOST_ROWS
+    rows = [(files.write(number, size), number, size) for number in range(count)]
+    for _ in range(20):
+        table, places = files.table(rows)
+
+        def work(worker: int, table: FusedTable = table) -> list[int]:
+            assert table.take(Landing(), worker) is None
+            return table.finished(worker)
+
+        with ThreadPoolExecutor(4) as pool:
+            answers = [answer for worker in pool.map(work, range(1, 5)) for answer in worker]
+        assert sorted(answers) == list(range(count))
+        assert places == [payload_of(number, size) for number in range(count)]
+
+
+def test_memory_goes_from_table_to_table_without_a_trace(files: Files) -> None:
+    size = 5000
+    good, bad = files.write(1, size), files.write(2, size, lambda content: content.reverse())
+    for _ in range(2 * MOST_ROWS):
+        table, _ = files.table([(good, 1, size)])
+        table.take(Landing(), 1)
+        assert table.finished(1) == [0]
+        table, _ = files.table([(bad, 2, size)])
+        handed_back(table)
+        assert table.finished(1) == []
+
+
+def test_whoever_adds_rows_never_waits_for_them_and_leaves_when_another_has_come(files: Files) -> None:
+    size = 4096
+    table = FusedTable(files.reader)
+    places = [bytearray(size) for _ in range(2)]
+    assert table.take(Landing(), 1, leading=True) is None, "there is nothing yet"
+    follower = threading.Thread(target=table.take, args=(Landing(), 2))
+    table.add(files.write(1, size), frame_of(1, size), memoryview(places[0]))
+    assert table.take(Landing(), 1, leading=True) is None
+    assert table.finished(1) == [0]
+    follower.start()
+    table.add(files.write(2, size), frame_of(2, size), memoryview(places[1]))
+    table.close()
+    follower.join(10)
+    assert not follower.is_alive()
+    assert table.finished(2) == [1]
+    assert table.take(Landing(), 1, leading=True) is None
+
+
+def test_who_has_been_given_up_neither_waits_nor_writes(files: Files) -> None:
+    size = 4096
+    place = bytearray(size)
+    table = FusedTable(files.reader)
+    landing, raised = Landing(), []
+
+    def wait() -> None:
+        try:
+            table.take(landing, 1)
+        except AbandonedError as error:
+            raised.append(error)
+
+    landing.gate()
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    landing.revoke()
+    waiting.join(10)
+    assert raised
+    assert not waiting.is_alive()
+    table.add(files.write(1, size), frame_of(1, size), memoryview(place))
+    table.close()
+    with pytest.raises(AbandonedError):
+        table.take(landing, 1)
+    assert place == bytes(size)
 
 
 @pytest.mark.parametrize("size", [1000, 3_000_000])
@@ -95,13 +214,3 @@ def test_the_pool_answers_alike_with_and_without_it(
         damaged.write_bytes(content)
         assert read(pool, chunks[0], size) == (Get.HIT, payload_of(0, size))
         assert read(pool, chunks[1], size)[0] is Get.DAMAGED
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3, 8])
-@pytest.mark.parametrize("count", [0, 1, 2, 8, 64, 1000])
-def test_runs_cover_a_load_in_order_and_end_with_single_chunks(count: int, workers: int) -> None:
-    runs = _runs(count, workers)
-    assert [index for run in runs for index in run] == list(range(count))
-    lengths = [len(run) for run in runs]
-    assert lengths == sorted(lengths, reverse=True)
-    assert not lengths or lengths[-1] == 1

@@ -40,7 +40,7 @@ class TestRoundTrip:
         assert pool.put_many(chunks[:4], payloads[:4], Landing()) == [Put.STORED] * 4
         assert pool.has_many(chunks) == [True] * 4 + [False]
         into = [memoryview(bytearray(SIZE)) for _ in chunks]
-        assert pool.get_many(zip(chunks, into, strict=True), Landing()) == [Get.HIT] * 4 + [Get.ABSENT]
+        assert pool.get_many([*zip(chunks, into, strict=True)], Landing()) == [Get.HIT] * 4 + [Get.ABSENT]
         assert [bytes(view) for view in into[:4]] == [bytes(payload) for payload in payloads[:4]]
         dropped = pool.drop_many(chunks)
         assert [d is not None for d in dropped] == [True] * 4 + [False]

@@ -117,7 +117,7 @@ def _simulated(found: Figures) -> list[Table]:
 OFFLINE: dict[str, Offline] = {
     "pool": Offline(
         ("bench", "pool"),
-        ("--rounds", "3", "--no-cold", "--no-files"),
+        ("--rounds", "15", "--no-cold", "--no-files"),
         "The L2 pool beside LMCache's own file adapters",
         "Ours checks every byte; the others do not. docs/pool.md says what each case is.",
         _pool,

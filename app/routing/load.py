@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from app.routing.roster import any_slot
+from app.routing.roster import any_slot, slots_of
 
 TENTATIVE_S = 30.0
 """A choice that was never sent (Serve tells nobody about a caller that left in between) is given back after this
@@ -54,6 +54,7 @@ class _Lease:
     units: int
     prefill: int
     holds: int
+    loads: bool = False
     running: bool = False
 
 
@@ -85,6 +86,9 @@ class LoadBook:
         self._recent: dict[int, tuple[float, float]] = {}
         self._holds: dict[int, int] = {}
         self._crowd: dict[int, int] = {}
+        self._loads: dict[int, int] = {}
+        self.loading = 0
+        """The replicas that have a request of ours which loads KV and has no first token yet."""
         self._foreign: dict[int, int] = {}
         self._foreign_requests: dict[int, int] = {}
         self.total_requests = 0
@@ -101,7 +105,7 @@ class LoadBook:
     def add_replica(self, slot: int) -> None:
         if slot not in self._class_of:
             self._requests[slot] = self._own[slot] = self._foreign[slot] = self._foreign_requests[slot] = 0
-            self._holds[slot] = self._crowd[slot] = 0
+            self._holds[slot] = self._crowd[slot] = self._loads[slot] = 0
             self._place(slot)
 
     def drop_replica(self, slot: int) -> None:
@@ -114,8 +118,9 @@ class LoadBook:
             del self._running[key]
         self.total_requests -= self.requests(slot)
         self._recent.pop(slot, None)
-        for table in (self._requests, self._own, self._holds, self._crowd):
+        for table in (self._requests, self._own, self._holds, self._crowd, self._loads):
             table.pop(slot, None)
+        self.loading &= ~(1 << slot)
         for table in (self._foreign, self._foreign_requests):
             table.pop(slot, None)
         self._foreign_until.pop(slot, None)
@@ -124,14 +129,15 @@ class LoadBook:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def assign(self, request: str, slot: int, prefill_units: int, held_units: int = 0) -> None:
+    def assign(self, request: str, slot: int, prefill_units: int, held_units: int = 0, *, loads: bool = False) -> None:
         """The request will probably go to `slot`: counts at once. A second choice for the same request replaces the
-        first. `held_units` is how much more of its KV takes room until it ends, computed or not.
+        first. `held_units` is how much more of its KV takes room until it ends, computed or not; `loads` that it waits
+        for KV from another tier before its prefill.
         """
         self._end(self._tentative.pop(request, None))
         if slot not in self._class_of:
             return
-        lease = _Lease(request, slot, self.request_units + prefill_units, prefill_units, held_units)
+        lease = _Lease(request, slot, self.request_units + prefill_units, prefill_units, held_units, loads)
         self._tentative[request] = lease
         now = self._clock()
         self._recent[slot] = (self._decayed(slot, now) + lease.units, now)
@@ -150,7 +156,7 @@ class LoadBook:
             self._end(lease)
             if slot is None or slot not in self._class_of:
                 return
-            lease = _Lease(request, slot, lease.units, lease.prefill, lease.holds)
+            lease = _Lease(request, slot, lease.units, lease.prefill, lease.holds, lease.loads)
             self._deadlines.append((self._clock() + TENTATIVE_S, lease))
             self._begin(lease)
         self._running.setdefault((request, slot), []).append(lease)
@@ -163,6 +169,9 @@ class LoadBook:
     def first_token(self, request: str, slot: int) -> None:
         """The request's prefill is over: only its constant part still counts."""
         for lease in self._running.get((request, slot), ()):
+            if lease.loads:
+                self._loaded(slot)
+                lease.loads = False
             if lease.prefill:
                 self._own[slot] -= lease.prefill
                 lease.units -= lease.prefill
@@ -268,11 +277,15 @@ class LoadBook:
             )
             holds = sum(lease.holds for lease in mine)
             assert self._holds[slot] == holds, f"slot {slot}: {self._holds[slot]} units held, {holds} leased"
+            loads = sum(lease.loads for lease in mine)
+            assert self._loads[slot] == loads, f"slot {slot}: {self._loads[slot]} loads counted, {loads} leased"
+            assert bool(loads) == bool(self.loading >> slot & 1), f"slot {slot} is wrongly marked as loading"
             assert self._own[slot] == units, f"slot {slot}: {self._own[slot]} units counted, {units} leased"
             klass = load_class(self.weight(slot))
             assert self._class_of[slot] == klass, f"slot {slot} is in class {self._class_of[slot]}, not {klass}"
             assert self._recent.get(slot, (0.0, 0.0))[0] >= 0.0
             assert self._classes[klass] >> slot & 1, f"slot {slot} is missing from its class"
+        assert self._class_of.keys() >= set(slots_of(self.loading)), "a replica that is gone is marked as loading"
         assert all(lease.slot in self._class_of for lease in leases), "a lease outlived its replica"
         total = sum(self.requests(slot) for slot in self._class_of)
         assert self.total_requests == total, f"{self.total_requests} requests in total, {total} counted"
@@ -294,6 +307,9 @@ class LoadBook:
         self._requests[lease.slot] += 1
         self.total_requests += 1
         self._own[lease.slot] += lease.units
+        if lease.loads:
+            self._loads[lease.slot] += 1
+            self.loading |= 1 << lease.slot
         self._hold(lease.slot, lease.holds)
 
     def _end(self, lease: _Lease | None) -> None:
@@ -301,7 +317,14 @@ class LoadBook:
             self._requests[lease.slot] -= 1
             self.total_requests -= 1
             self._own[lease.slot] -= lease.units
+            if lease.loads:
+                self._loaded(lease.slot)
             self._hold(lease.slot, -lease.holds)
+
+    def _loaded(self, slot: int) -> None:
+        self._loads[slot] -= 1
+        if not self._loads[slot]:
+            self.loading ^= 1 << slot
 
     def _set_foreign(self, slot: int, requests: int, units_each: int) -> None:
         self.total_requests += requests - self._foreign_requests[slot]

@@ -44,7 +44,7 @@ _RUNNING_TOKENS = 16
 _CROWD_WEIGHT = 0.3
 _RECENT_WEIGHT = 0.02
 """Of what CostModel.wait_s halves. Both from the conversation trace; with twice the first, 8 replicas at load 0.9
-answer 8 % later.
+answer 4 % later.
 """
 _PIECE_TOKENS = 64
 """About what a piece of prefix_aware is. Load is counted in tokens here, so its weights are scaled by this."""

@@ -89,6 +89,10 @@ class CostModel:
             self._declined[tier] += 1
             return self._declined[tier] % _RETRY == 0
 
+    def observations(self, tier: Tier) -> int:
+        """What `worth_loading` rests on: how often prefill and that tier's loads were observed, whichever was less."""
+        return min(self._prefill.observations, self._loads[tier].observations)
+
     def tokens_in(self, seconds: float) -> int:
         """How many tokens could be prefilled in that time: turns any cost into load counting's units."""
         return int(seconds / self._prefill.slope)

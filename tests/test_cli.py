@@ -1,6 +1,7 @@
 """The command line as a person meets it: in a process of its own."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -108,6 +109,21 @@ def test_the_doctor_says_of_each_file_first_whether_it_is_right(root: Path, tmp_
     assert done.stdout.splitlines()[:6] == [*ok, *failed, *ok]
 
 
+def test_the_doctor_tells_what_killed_processes_have_left_in_shared_memory(root: Path) -> None:
+    left = Path(f"/dev/shm/psm_tierserve-test-cli-{os.getpid()}")
+    left.touch()
+    os.utime(left, (0, 0))
+    try:
+        done = run(root, "doctor", "--files-only")
+    finally:
+        left.unlink()
+    assert re.search(
+        r"^/dev/shm has \d+ files? of killed processes \([\d.]+ MiB\) that no process uses: `tierserve doctor --sweep`",
+        done.stdout,
+        re.M,
+    )
+
+
 def test_more_than_the_machine_has_is_refused_before_anything_is_started(root: Path, tmp_path: Path) -> None:
     path = tmp_path / "serve.yaml"
     models = "[{id: a, num_cpus: 100000}]"
@@ -115,7 +131,7 @@ def test_more_than_the_machine_has_is_refused_before_anything_is_started(root: P
     done = run(root, "serve", str(path), code=HEAVY)
     assert done.returncode == 1
     first, imported = done.stderr.splitlines()
-    assert first.startswith("tierserve: this file reserves 100000 CPUs, this machine has ")
+    assert first.startswith("tierserve: this file reserves 100000 CPUs (a 1 x 100000, ")
     assert imported == "imported:"
 
 

@@ -84,3 +84,12 @@ def test_a_tier_that_was_slow_for_a_while_is_tried_again_and_believed_again() ->
     for _ in range(400):
         model.observe_load("l2", 2000, 0.1)
     assert model.worth_loading("l2", 2000)
+
+
+def test_what_a_decision_rests_on_is_the_lesser_of_both_kinds() -> None:
+    cost = CostModel()
+    for _ in range(3):
+        cost.observe_prefill(1000, 1.0)
+    assert cost.observations("l2") == 0
+    cost.observe_load("l2", 1000, 0.1)
+    assert (cost.observations("l2"), cost.observations("l1")) == (1, 0)

@@ -1,11 +1,13 @@
 """Every serve file: loads, and asks vLLM only for what the installed one has."""
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
+from app.local.machine import Machine, check_resources
 from app.settings import load_settings
 
 FILES = sorted((Path(__file__).parents[1] / "serve_configs").glob("*.yaml"))
@@ -55,3 +57,10 @@ def test_cluster_files_put_a_proxy_on_every_node_and_need_a_key(path: Path) -> N
     assert document["http_options"]["host"] == "0.0.0.0"
     for application in document["applications"]:
         assert application["args"]["auth"]["api_keys"]
+
+
+@pytest.mark.parametrize("name", ["local", "kind-cpu"])
+def test_files_for_cpu_fit_a_machine_of_two(name: str) -> None:
+    (path,) = [each for each in FILES if each.stem == name]
+    applications = [each["args"] for each in yaml.safe_load(path.read_text())["applications"]]
+    check_resources(map(load_settings, applications), replace(Machine.read(), cpus=2))

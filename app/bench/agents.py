@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 import click
 
 from app.bench import sharing
-from app.bench.command import Common, command_line, common_options, measure
+from app.bench.command import Common, common_options
 from app.bench.load import Conversation, PlannedRequest, Prompts
 from app.bench.load.plan import Message
-from app.bench.sharing import Load, run
+from app.bench.sharing import Load, measure_load
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,7 @@ def loop(prompts: Prompts, agents: Agents, scaffold: Message, name: str) -> Conv
 def agents(common: Common, count: int, steps: int, scaffold_tokens: int, concurrency: int, alone: bool) -> None:
     """Tool-calling loops with a long fixed scaffold."""
     options = Agents(count, steps, scaffold_tokens)
-    command = command_line(click.get_current_context())
-    measure(
-        common,
-        lambda target, bars: run(
-            target, load_of(target.prompts(common.seed), options, concurrency, common.seed), bars, command, alone=alone
-        ),
-    )
+    measure_load(common, lambda prompts: load_of(prompts, options, concurrency, common.seed), alone=alone)
 
 
 def load_of(prompts: Prompts, options: Agents, concurrency: int, seed: int) -> Load:

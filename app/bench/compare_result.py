@@ -40,16 +40,9 @@ def figures_of(rounds: Sequence[Sequence[RequestRecord]]) -> Figures:
     """Over the requests of all rounds; `ttft_mean_by_round_s` says how far rounds differ."""
     whole = summarize(in_a_row(rounds))
     return {
-        "requests": whole.requests,
-        "failed": whole.failed,
-        "ttft_mean_s": whole.ttft_s.mean if whole.ttft_s else None,
-        "ttft_median_s": whole.ttft_s.median if whole.ttft_s else None,
-        "ttft_p90_s": whole.ttft_s.p90 if whole.ttft_s else None,
-        "e2e_median_s": whole.e2e_s.median if whole.e2e_s else None,
-        "requests_per_s": whole.requests_per_s,
-        "hit_ratio": whole.hit_ratio,
+        **whole.row(),
         "computed_tokens": _computed(whole),
-        "ttft_mean_by_round_s": [each.ttft_s.mean if each.ttft_s else None for each in map(summarize, rounds)],
+        "ttft_mean_by_round_s": [summarize(records).row()["ttft_mean_s"] for records in rounds],
     }
 
 

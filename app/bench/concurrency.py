@@ -89,16 +89,9 @@ def _row(phase: str, rate: float, records: Sequence[RequestRecord], target_s: fl
     return {
         "phase": phase,
         "rate": rate,
-        "requests": found.requests,
-        "failed": found.failed,
+        **found.row(),
         "goodput_rps": found.goodput_rps,
         "goodput_share": found.goodput_share,
-        "requests_per_s": found.requests_per_s,
-        "ttft_median_s": found.ttft_s.median if found.ttft_s else None,
-        "ttft_p90_s": found.ttft_s.p90 if found.ttft_s else None,
-        "itl_median_s": found.itl_s.median if found.itl_s else None,
-        "late_p99_s": found.late_s.p99 if found.late_s else None,
-        "hit_ratio": found.hit_ratio,
     }
 
 

@@ -81,8 +81,11 @@ _ROUTING = {
     "kv_aware_128k_ms": ("kv_aware ranks 64 replicas for 128,000 tokens", "ms"),
     "bound_mb": ("memory that the tree is bounded to", "MB"),
     "peak_mb": ("growth of a process whose tree took all inserts", "MB"),
-    "request_us": ("all that a router does for a request, 64 replicas", "us"),
+    "request_us": ("all that our routing core does for a request, 64 replicas", "us"),
     "request_1024_us": ("the same, 1,024 replicas", "us"),
+    "router_us": ("event loop's time for a request, our router class", "us"),
+    "ray_router_us": ("the same, Ray's PrefixCacheAffinityRouter", "us"),
+    "power_of_two_us": ("the same, Serve's default router, which keeps no prefixes", "us"),
 }
 
 

@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 import click
 
 from app.bench import sharing
-from app.bench.command import Common, command_line, common_options, measure
+from app.bench.command import Common, common_options
 from app.bench.load import Conversation, PlannedRequest, Prompts
 from app.bench.load.plan import single
-from app.bench.sharing import Load, run
+from app.bench.sharing import Load, measure_load
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,7 @@ def rag(
 ) -> None:
     """Questions over a set of documents of Zipf popularity, shared context first."""
     options = Rag(requests, documents, zipf, document_tokens=document_tokens)
-    command = command_line(click.get_current_context())
-    measure(
-        common,
-        lambda target, bars: run(
-            target, load_of(target.prompts(common.seed), options, concurrency, common.seed), bars, command, alone=alone
-        ),
-    )
+    measure_load(common, lambda prompts: load_of(prompts, options, concurrency, common.seed), alone=alone)
 
 
 def load_of(prompts: Prompts, options: Rag, concurrency: int, seed: int) -> Load:

@@ -1,17 +1,19 @@
-"""`tierserve bench retention`: LRU against the score on a trace of requests, at several capacities.
+"""`tierserve bench retention`: LRU against the score on a trace of requests, at several capacities; and what of loads
+should stay in L1 (l1_retention).
 
 The ledger and the policies are the very ones that the janitor runs; only the clock is the trace's. A request hits the
 blocks from its beginning that are there without a gap, as in serving, and then stores or uses all of its blocks.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
+from app.bench.l1_retention import ROOMS, compare
 from app.tiers.curvine.ledger import Ledger
 from app.tiers.curvine.retention import Entry, Lru, Retention, Score
 
@@ -69,26 +71,33 @@ def hit_rate(requests: Iterable[Request], retention: Retention, capacity: int) -
     return hit / total if total else 0.0
 
 
-def run(trace: Path, capacities: Sequence[int] = CAPACITIES) -> dict[str, Any]:
-    """One row a capacity: blocks, and the hit rate of each policy in per cent."""
+def run(trace: Path, capacities: Sequence[int] = CAPACITIES, l1_rooms: Sequence[int] = ROOMS) -> dict[str, Any]:
+    """One row a capacity: blocks, and the hit rate of each policy in per cent. And one a size of L1: blocks loaded."""
     requests = list(read_trace(trace))
     rows = [
         {"blocks": capacity, **{kind.name: round(100 * hit_rate(requests, kind(), capacity), 2) for kind in POLICIES}}
         for capacity in capacities
     ]
-    return {"trace": trace.name, "requests": len(requests), "rows": rows}
+    l1 = compare([request.blocks for request in requests], l1_rooms)
+    return {"trace": trace.name, "requests": len(requests), "rows": rows, "l1": l1}
 
 
 @click.command("retention")
 @click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
 def retention(trace: Path, as_json: bool) -> None:
-    """Compare what LRU and the score keep, on a trace in Mooncake's format."""
+    """Compare what LRU and the score keep in the pool, and what rules keep in L1, on a trace in Mooncake's format."""
     result = run(trace)
     if as_json:
         click.echo(json.dumps(result, indent=1))
         return
-    names = [kind.name for kind in POLICIES]
-    click.echo("\t".join(["blocks", *names]))
-    for row in result["rows"]:
-        click.echo("\t".join(str(row[name]) for name in ("blocks", *names)))
+    click.echo("Per cent of prompt tokens hit, by the pool's room:")
+    _show(result["rows"])
+    click.echo("\nBlocks loaded from an endless L2 by four nodes in turn, by the room of each one's L1:")
+    _show(result["l1"])
+
+
+def _show(rows: Sequence[Mapping[str, Any]]) -> None:
+    click.echo("\t".join(rows[0]))
+    for row in rows:
+        click.echo("\t".join(str(value) for value in row.values()))

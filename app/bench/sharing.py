@@ -4,12 +4,25 @@ Alone, each request carries a cache salt of its own, so that no tier can serve i
 the same concurrency, every token computed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
-from app.bench.load import Bars, BenchResult, Conversation, Environment, RequestRecord, Summary, Words, run_closed
+import click
+
+from app.bench.command import Common, command_line, measure
+from app.bench.load import (
+    Bars,
+    BenchResult,
+    Conversation,
+    Environment,
+    Prompts,
+    RequestRecord,
+    Summary,
+    Words,
+    run_closed,
+)
 from app.bench.load.charts import TIER_COLOURS, Chart, distribution, stacked
 from app.bench.load.plan import count
 from app.bench.load.session import Session
@@ -45,6 +58,12 @@ def run(target: Target, load: Load, progress: Bars, command: str, *, alone: bool
         done = run_closed(target.endpoint, in_phase(load.plan, phase, uuid4().hex), load.concurrency, tick)
         records += [replace(record, index=record.index + len(records)) for record in done]
     return result_of(load, records, target.about, command)
+
+
+def measure_load(common: Common, load_of: Callable[[Prompts], Load], *, alone: bool) -> None:
+    """A benchmark's command: `run` with the load made of the target's prompts."""
+    command = command_line(click.get_current_context())
+    measure(common, lambda target, bars: run(target, load_of(target.prompts(common.seed)), bars, command, alone=alone))
 
 
 def warm_up(target: Target, plan: Sequence[Conversation]) -> None:
@@ -119,15 +138,15 @@ def _table(summaries: Mapping[str, Summary], better: Mapping[str, float | None])
     heads = ("", "requests", "failed", "TTFT p50", "TTFT p90", "E2E p50", "requests/s", "hit", "L0", "L1", "L2")
     rows = []
     for name, each in summaries.items():
-        found = shares(each)
+        found, row = shares(each), each.row()
         rows.append(
             (
                 name,
                 str(each.requests),
                 str(each.failed),
-                number(each.ttft_s.median if each.ttft_s else None, "{:.3f} s"),
-                number(each.ttft_s.p90 if each.ttft_s else None, "{:.3f} s"),
-                number(each.e2e_s.median if each.e2e_s else None, "{:.3f} s"),
+                number(row["ttft_median_s"], "{:.3f} s"),
+                number(row["ttft_p90_s"], "{:.3f} s"),
+                number(row["e2e_median_s"], "{:.3f} s"),
                 f"{each.requests_per_s:.2f}" if name in (SHARED, ALONE) else "",
                 number(100 * each.hit_ratio if each.hit_ratio is not None else None, "{:.1f} %"),
                 *(number(100 * found[tier] if found else None, "{:.1f} %") for tier in ("L0", "L1", "L2")),

@@ -10,6 +10,7 @@ from types import FrameType
 
 import click
 
+from app.local.cache_state import CacheLosses, read_pulses
 from app.local.run import LocalRun
 from app.local.serve_file import load_serve_file
 from app.local.serve_state import Losses, read_deployments
@@ -37,9 +38,9 @@ def command(file: Path, port: int | None) -> None:
 
 
 def _watch(stop: threading.Event) -> None:
-    losses = Losses()
+    replicas, caches = Losses(), CacheLosses()
     while not stop.wait(_LOOK_EVERY_S):
-        for line in losses.changes(read_deployments()):
+        for line in [*replicas.changes(read_deployments()), *caches.changes(read_pulses())]:
             _say(f"{time.strftime('%H:%M:%S')}  {line}")
 
 

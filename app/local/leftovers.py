@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 
-_PLACE = Path("/dev/shm")
+PLACE = Path("/dev/shm")
 # address, permissions, offset, device, inode, path
-_MAPPED = re.compile(rf"^\S+ \S+ \S+ \S+ (\d+)\s+{_PLACE}/", re.MULTILINE)
+_MAPPED = re.compile(rf"^\S+ \S+ \S+ \S+ (\d+)\s+{PLACE}/", re.MULTILINE)
 
 
 def descendants() -> list[psutil.Process]:
@@ -27,7 +27,7 @@ def segments_of(processes: list[psutil.Process]) -> set[Path]:
     for process in processes:
         with suppress(OSError):
             inodes |= {int(inode) for inode in _MAPPED.findall(Path(f"/proc/{process.pid}/maps").read_text())}
-    return {path for path in _PLACE.iterdir() if _inode(path) in inodes} if inodes else set()
+    return {path for path in PLACE.iterdir() if _inode(path) in inodes} if inodes else set()
 
 
 def _inode(path: Path) -> int | None:

@@ -136,9 +136,11 @@ def check_resources(applications: Iterable[Settings], machine: Machine) -> None:
     cpus = sum(_replicas_at_start(model) * model.num_cpus for model in models if model.on_cpu)
     cpus += sum(settings.ingress.replicas * settings.ingress.num_cpus for settings in every)
     if cpus > machine.cpus:
+        each = [f"{m.id} {_replicas_at_start(m)} x {m.num_cpus:g}" for m in models if m.on_cpu]
         raise MachineError(
-            f"this file reserves {cpus:g} CPUs, this machine has {machine.cpus}: lower `num_cpus` (0.5 does for a"
-            " replica: it reserves, it does not limit), `replicas` or `ingress.num_cpus`"
+            f"this file reserves {cpus:g} CPUs ({', '.join(each)}, the rest for ingresses), this machine has"
+            f" {machine.cpus}: lower `num_cpus` (0.5 does for a replica: it reserves, it does not limit), `replicas` or"
+            " `ingress.num_cpus`"
         )
 
 

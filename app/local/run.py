@@ -48,12 +48,12 @@ class LocalRun:
 
     def __enter__(self) -> "LocalRun":
         check_port(self.file.host, self.file.port, self._say)
+        sweep_stale()  # first: what a killed run has left in /dev/shm is memory that the check would miss
         check_here(self.file)
         self._say("Checking the file (importing vLLM) ...")
         check_file(self.file)
         for path in unread_here(self.file):
             self._say(f"  {path} is not read here: it is for `serve deploy`")
-        sweep_stale()
         try:
             self._start()
         except BaseException:

@@ -15,7 +15,6 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import ParamSpec
 
 import msgspec
@@ -41,8 +40,7 @@ _RECORD_PIECES = 1_000_000
 """Requests kept for their reports and for the debug header, at most so many and of so many pieces (about 40 MB)."""
 
 
-@dataclass(slots=True)
-class _Record:
+class _Record(msgspec.Struct, eq=False, gc=False):
     request: Request
     ranking: Ranking
     replica: str | None = None
@@ -77,6 +75,7 @@ class RoutingCore:
         self._traces: dict[str, str] = {}
         self._said: set[str] = set()
         self._counts: Counter[str] = Counter()
+        self._reasons: Counter[str] = Counter()
 
     # --- replicas ---------------------------------------------------------------------------------------------------
 
@@ -121,7 +120,7 @@ class RoutingCore:
                 slot = self.roster.slot(best.replica)
                 assert slot is not None
                 self.load.assign(request.id, slot, ranking.prefill_units, ranking.held_units, loads=bool(best.load_s))
-            self._counts[f"reason:{ranking.reason}"] += 1
+            self._reasons[ranking.reason] += 1
             self._remember(request, ranking)
         if self._log_decisions:
             logger.info("%s", explain(request, ranking))
@@ -292,9 +291,9 @@ class RoutingCore:
         with self._lock:
             # What others sent is believed for a while only; without a choice in between nobody would notice the end.
             self.load.expire()
-            counts = {name: float(count) for name, count in self._counts.items()}
             return {
-                **counts,
+                **{name: float(count) for name, count in self._counts.items()},
+                **{f"reason:{reason}": float(count) for reason, count in self._reasons.items()},
                 **self.policy.status(),
                 "replicas": float(len(self.roster)),
                 "in_flight": float(self.load.total_requests),
@@ -328,7 +327,7 @@ class RoutingCore:
             logger.warning("%s ranks without all it needs: %s", self.policy.name, why)
 
     def _candidates(self, preferred: Iterable[str]) -> int:
-        everyone, having = self.roster.live, self.roster.mask(preferred)
+        everyone, having = self.roster.live, self.roster.mask(preferred) if preferred else 0
         if not having or having == everyone:
             return everyone
         best = self.load.least(having, 1, self._random)[0]
@@ -338,7 +337,7 @@ class RoutingCore:
     def _remember(self, request: Request, ranking: Ranking) -> None:
         self._forget(request.id)
         # A piece is a Python integer of 36 bytes, nine token ids of an array weigh as much.
-        weight = sum(map(len, request.prompt.sequences)) + len(request.tokens or ()) // 9
+        weight = request.prompt.work + len(request.tokens or ()) // 9
         self._records[request.id] = _Record(request, ranking, weight=weight)
         self._record_pieces += weight
         if request.trace:

@@ -15,13 +15,13 @@ Units are whole numbers (pieces of prompt still to prefill, plus a constant per 
 zero.
 """
 
-import math
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
+from app.routing.load_row import Lease, Row
 from app.routing.roster import any_slot, slots_of
 
 TENTATIVE_S = 30.0
@@ -31,8 +31,6 @@ long.
 FOREIGN_S = 10.0
 """What a replica said about its queue is believed this long: Serve's own queue length cache uses the same."""
 
-RECENT_S = 60.0
-"""Half-life of `recent`: about the pause between a conversation's turns, which is what it anticipates."""
 _OVERFULL = 2.0
 _ROOM = 1024
 """Units that an engine surely has room for: pieces of 64 tokens, and no more than a third of one mid-range GPU."""
@@ -45,17 +43,6 @@ class Busy(msgspec.Struct, frozen=True):
     """Ours, in flight."""
     units: int
     """Work of ours and of others, in the policy's units."""
-
-
-@dataclass(slots=True)
-class _Lease:
-    request: str
-    slot: int
-    units: int
-    prefill: int
-    holds: int
-    loads: bool = False
-    running: bool = False
 
 
 class LoadBook:
@@ -76,56 +63,38 @@ class LoadBook:
         self._most_held = _ROOM
         self.crowd_weight = 0.6
         """Units charged per unit of the prompts in flight where they just fill the engine."""
-        self._tentative: dict[str, _Lease] = {}
-        self._running: dict[tuple[str, int], list[_Lease]] = {}
-        self._deadlines: deque[tuple[float, _Lease]] = deque()
-        self._requests: dict[int, int] = {}
-        self._own: dict[int, int] = {}
-        # Work given to each replica lately: (amount, when), halved every RECENT_S. An average, not a count: nothing
-        # is owed back.
-        self._recent: dict[int, tuple[float, float]] = {}
-        self._holds: dict[int, int] = {}
-        self._crowd: dict[int, int] = {}
-        self._loads: dict[int, int] = {}
-        self.loading = 0
-        """The replicas that have a request of ours which loads KV and has no first token yet."""
-        self._foreign: dict[int, int] = {}
-        self._foreign_requests: dict[int, int] = {}
+        self._tentative: dict[str, Lease] = {}
+        self._running: dict[tuple[str, int], list[Lease]] = {}
+        self._deadlines: deque[tuple[float, Lease]] = deque()
+        self._rows: dict[int, Row] = {}
         self.total_requests = 0
         """In flight on all replicas together, ours and others'."""
-        self._foreign_until: dict[int, float] = {}
+        self.loading = 0
+        """The replicas that have a request of ours which loads KV and has no first token yet."""
         self._foreign_deadlines: deque[tuple[float, int]] = deque()
-        # Replicas by load, as masks in ascending order of load class; `_occupied` says which classes have any.
+        # Replicas by load: a mask for each load class, and the classes that have any, ascending.
         self._classes: list[int] = [0] * (load_class(1 << 62) + 1)
-        self._class_of: dict[int, int] = {}
-        self._occupied = 0
+        self._occupied: list[int] = []
 
     # --- replicas come and go ---------------------------------------------------------------------------------------
 
     def add_replica(self, slot: int) -> None:
-        if slot not in self._class_of:
-            self._requests[slot] = self._own[slot] = self._foreign[slot] = self._foreign_requests[slot] = 0
-            self._holds[slot] = self._crowd[slot] = self._loads[slot] = 0
-            self._place(slot)
+        if slot not in self._rows:
+            self._rows[slot] = Row()
+            self._file(slot, 0)
 
     def drop_replica(self, slot: int) -> None:
         """Forget the replica and everything in flight on it."""
-        if slot not in self._class_of:
+        row = self._rows.pop(slot, None)
+        if row is None:
             return
         for request in [name for name, lease in self._tentative.items() if lease.slot == slot]:
             del self._tentative[request]
         for key in [key for key in self._running if key[1] == slot]:
             del self._running[key]
-        self.total_requests -= self.requests(slot)
-        self._recent.pop(slot, None)
-        for table in (self._requests, self._own, self._holds, self._crowd, self._loads):
-            table.pop(slot, None)
+        self.total_requests -= row.requests + row.foreign_requests
         self.loading &= ~(1 << slot)
-        for table in (self._foreign, self._foreign_requests):
-            table.pop(slot, None)
-        self._foreign_until.pop(slot, None)
-        klass = self._class_of.pop(slot)
-        self._unfile(slot, klass)
+        self._unfile(slot, row.klass)
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -134,15 +103,17 @@ class LoadBook:
         first. `held_units` is how much more of its KV takes room until it ends, computed or not; `loads` that it waits
         for KV from another tier before its prefill.
         """
-        self._end(self._tentative.pop(request, None))
-        if slot not in self._class_of:
+        if request in self._tentative:
+            self._end(self._tentative.pop(request))
+        row = self._rows.get(slot)
+        if row is None:
             return
-        lease = _Lease(request, slot, self.request_units + prefill_units, prefill_units, held_units, loads)
+        lease = Lease(request, slot, self.request_units + prefill_units, prefill_units, held_units, loads)
         self._tentative[request] = lease
         now = self._clock()
-        self._recent[slot] = (self._decayed(slot, now) + lease.units, now)
+        row.recent, row.recent_at = row.recently(now) + lease.units, now
         self._deadlines.append((now + TENTATIVE_S, lease))
-        self._begin(lease)
+        self._begin(lease, row)
 
     def has_tentative(self, request: str) -> bool:
         return request in self._tentative
@@ -154,11 +125,12 @@ class LoadBook:
             return
         if slot != lease.slot:
             self._end(lease)
-            if slot is None or slot not in self._class_of:
+            row = None if slot is None else self._rows.get(slot)
+            if slot is None or row is None:
                 return
-            lease = _Lease(request, slot, lease.units, lease.prefill, lease.holds, lease.loads)
+            lease = Lease(request, slot, lease.units, lease.prefill, lease.holds, lease.loads)
             self._deadlines.append((self._clock() + TENTATIVE_S, lease))
-            self._begin(lease)
+            self._begin(lease, row)
         self._running.setdefault((request, slot), []).append(lease)
 
     def confirm(self, request: str, slot: int) -> None:
@@ -170,13 +142,14 @@ class LoadBook:
         """The request's prefill is over: only its constant part still counts."""
         for lease in self._running.get((request, slot), ()):
             if lease.loads:
-                self._loaded(slot)
+                self._loaded(slot, self._rows[slot])
                 lease.loads = False
             if lease.prefill:
-                self._own[slot] -= lease.prefill
+                row = self._rows[slot]
+                row.own -= lease.prefill
                 lease.units -= lease.prefill
                 lease.prefill = 0
-                self._place(slot)
+                self._place(slot, row)
 
     def release(self, request: str, slot: int) -> None:
         """The request ended there, whichever way. One call ends one lease; calls without a lease do nothing."""
@@ -193,14 +166,15 @@ class LoadBook:
 
     def observe(self, slot: int, ongoing: int) -> None:
         """The replica said how many requests it has, ours among them: the rest came through other routers."""
-        if slot not in self._class_of:
+        row = self._rows.get(slot)
+        if row is None:
             return
-        mine = self._requests[slot]
-        average = self._own[slot] // mine if mine else self.request_units
-        self._set_foreign(slot, max(0, ongoing - mine), max(self.request_units, average))
-        until = self._clock() + FOREIGN_S
-        self._foreign_until[slot] = until
-        self._foreign_deadlines.append((until, slot))
+        if ongoing <= row.requests and not row.foreign_requests:
+            return  # nobody else's, as before
+        average = row.own // row.requests if row.requests else self.request_units
+        self._set_foreign(slot, row, max(0, ongoing - row.requests), max(self.request_units, average))
+        row.foreign_until = self._clock() + FOREIGN_S
+        self._foreign_deadlines.append((row.foreign_until, slot))
 
     def expire(self) -> None:
         """Give back what nobody will tell us about any more. Called before each choice; amortised O(1)."""
@@ -214,31 +188,40 @@ class LoadBook:
         foreign = self._foreign_deadlines
         while foreign and foreign[0][0] <= now:
             until, slot = foreign.popleft()
-            if self._foreign_until.get(slot) == until:
-                del self._foreign_until[slot]
-                self._set_foreign(slot, 0, 0)
+            row = self._rows.get(slot)
+            if row is not None and row.foreign_until == until:
+                row.foreign_until = None
+                self._set_foreign(slot, row, 0, 0)
 
     # --- questions --------------------------------------------------------------------------------------------------
 
     def busy(self, slot: int) -> Busy:
-        return Busy(self._requests.get(slot, 0), self.units(slot))
+        row = self._rows.get(slot, _NOBODY)
+        return Busy(row.requests, row.own + row.foreign)
 
     def units(self, slot: int) -> int:
-        return self._own.get(slot, 0) + self._foreign.get(slot, 0)
+        row = self._rows.get(slot, _NOBODY)
+        return row.own + row.foreign
 
     def weight(self, slot: int) -> int:
         """What replicas are ordered by: their units and their crowding, which is nearly nothing far below an engine's
         room. Crowding is as of the last change of what is in flight there.
         """
-        return self.units(slot) + self._crowd.get(slot, 0)
+        return self._rows.get(slot, _NOBODY).weight()
 
     def recent(self, slot: int) -> float:
         """Work given to the replica lately, done or not: what will come back to it, since conversations return."""
-        return self._decayed(slot, self._clock())
+        return self._rows.get(slot, _NOBODY).recently(self._clock())
+
+    def score(self, slot: int, work: float, per_unit: float, per_recent: float, now: float) -> float:
+        """`work` with what the replica's weight and its recent work add to it: what policies minimise."""
+        row = self._rows.get(slot, _NOBODY)
+        return work + per_unit * row.weight() + per_recent * row.recently(now)
 
     def requests(self, slot: int) -> int:
         """In flight on the replica, ours and others'."""
-        return self._requests.get(slot, 0) + self._foreign_requests.get(slot, 0)
+        row = self._rows.get(slot, _NOBODY)
+        return row.requests + row.foreign_requests
 
     def least(self, mask: int, count: int, random: Callable[[], float]) -> list[int]:
         """Up to `count` of the least loaded replicas in `mask`, in ascending order of load class, ties shuffled.
@@ -249,19 +232,20 @@ class LoadBook:
             # A conversation's own step has one holder: half of all questions.
             return [mask.bit_length() - 1] if mask else []
         found: list[int] = []
-        occupied = self._occupied
-        while occupied and mask:
-            low = occupied & -occupied
-            occupied ^= low
-            here = self._classes[low.bit_length() - 1] & mask
-            if here:
-                mask ^= here
-                while here:
-                    slot = any_slot(here, random)
-                    here ^= 1 << slot
-                    found.append(slot)
-                    if len(found) >= count:
-                        return found
+        classes = self._classes
+        for klass in self._occupied:
+            here = classes[klass] & mask
+            if not here:
+                continue
+            mask ^= here
+            while here:
+                slot = any_slot(here, random) if here & (here - 1) else here.bit_length() - 1
+                here ^= 1 << slot
+                found.append(slot)
+                if len(found) >= count:
+                    return found
+            if not mask:
+                break
         return found
 
     def check_integrity(self) -> None:
@@ -269,70 +253,65 @@ class LoadBook:
         right.
         """
         leases = [*self._tentative.values(), *(one for group in self._running.values() for one in group)]
-        for slot in self._class_of:
+        for slot, row in self._rows.items():
             mine = [lease for lease in leases if lease.slot == slot]
             units = sum(lease.units for lease in mine)
-            assert self._requests[slot] == len(mine), (
-                f"slot {slot}: {self._requests[slot]} requests counted, {len(mine)} leased"
-            )
+            assert row.requests == len(mine), f"slot {slot}: {row.requests} requests counted, {len(mine)} leased"
             holds = sum(lease.holds for lease in mine)
-            assert self._holds[slot] == holds, f"slot {slot}: {self._holds[slot]} units held, {holds} leased"
+            assert row.holds == holds, f"slot {slot}: {row.holds} units held, {holds} leased"
+            assert row.own == units, f"slot {slot}: {row.own} units counted, {units} leased"
             loads = sum(lease.loads for lease in mine)
-            assert self._loads[slot] == loads, f"slot {slot}: {self._loads[slot]} loads counted, {loads} leased"
+            assert row.loads == loads, f"slot {slot}: {row.loads} loads counted, {loads} leased"
             assert bool(loads) == bool(self.loading >> slot & 1), f"slot {slot} is wrongly marked as loading"
-            assert self._own[slot] == units, f"slot {slot}: {self._own[slot]} units counted, {units} leased"
-            klass = load_class(self.weight(slot))
-            assert self._class_of[slot] == klass, f"slot {slot} is in class {self._class_of[slot]}, not {klass}"
-            assert self._recent.get(slot, (0.0, 0.0))[0] >= 0.0
+            klass = load_class(row.weight())
+            assert row.klass == klass, f"slot {slot} is in class {row.klass}, not {klass}"
+            assert row.recent >= 0.0
             assert self._classes[klass] >> slot & 1, f"slot {slot} is missing from its class"
-        assert self._class_of.keys() >= set(slots_of(self.loading)), "a replica that is gone is marked as loading"
-        assert all(lease.slot in self._class_of for lease in leases), "a lease outlived its replica"
-        total = sum(self.requests(slot) for slot in self._class_of)
+        assert self._rows.keys() >= set(slots_of(self.loading)), "a replica that is gone is marked as loading"
+        assert all(lease.slot in self._rows for lease in leases), "a lease outlived its replica"
+        total = sum(self.requests(slot) for slot in self._rows)
         assert self.total_requests == total, f"{self.total_requests} requests in total, {total} counted"
-        assert self._recent.keys() <= self._class_of.keys(), "recent work is kept of a replica that is gone"
         everywhere = 0
         for klass, mask in enumerate(self._classes):
             assert not everywhere & mask, "a replica is in two classes"
-            assert bool(mask) == bool(self._occupied >> klass & 1), f"class {klass} is wrongly marked"
+            assert bool(mask) == (klass in self._occupied), f"class {klass} is wrongly marked"
             everywhere |= mask
-        assert everywhere == sum(1 << slot for slot in self._class_of), "a replica is in no class"
+        assert self._occupied == sorted(set(self._occupied)), "the occupied classes are out of order"
+        assert everywhere == sum(1 << slot for slot in self._rows), "a replica is in no class"
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _decayed(self, slot: int, now: float) -> float:
-        amount, when = self._recent.get(slot, (0.0, now))
-        return amount * math.exp2((when - now) / RECENT_S)
-
-    def _begin(self, lease: _Lease) -> None:
-        self._requests[lease.slot] += 1
+    def _begin(self, lease: Lease, row: Row) -> None:
+        row.requests += 1
+        row.own += lease.units
         self.total_requests += 1
-        self._own[lease.slot] += lease.units
         if lease.loads:
-            self._loads[lease.slot] += 1
+            row.loads += 1
             self.loading |= 1 << lease.slot
-        self._hold(lease.slot, lease.holds)
+        self._hold(lease.slot, row, lease.holds)
 
-    def _end(self, lease: _Lease | None) -> None:
-        if lease is not None and lease.slot in self._class_of:
-            self._requests[lease.slot] -= 1
+    def _end(self, lease: Lease) -> None:
+        row = self._rows.get(lease.slot)
+        if row is not None:
+            row.requests -= 1
+            row.own -= lease.units
             self.total_requests -= 1
-            self._own[lease.slot] -= lease.units
             if lease.loads:
-                self._loaded(lease.slot)
-            self._hold(lease.slot, -lease.holds)
+                self._loaded(lease.slot, row)
+            self._hold(lease.slot, row, -lease.holds)
 
-    def _loaded(self, slot: int) -> None:
-        self._loads[slot] -= 1
-        if not self._loads[slot]:
+    def _loaded(self, slot: int, row: Row) -> None:
+        row.loads -= 1
+        if not row.loads:
             self.loading ^= 1 << slot
 
-    def _set_foreign(self, slot: int, requests: int, units_each: int) -> None:
-        self.total_requests += requests - self._foreign_requests[slot]
-        self._foreign_requests[slot] = requests
-        self._foreign[slot] = requests * units_each
-        self._place(slot)
+    def _set_foreign(self, slot: int, row: Row, requests: int, units_each: int) -> None:
+        self.total_requests += requests - row.foreign_requests
+        row.foreign_requests = requests
+        row.foreign = requests * units_each
+        self._place(slot, row)
 
-    def _is_over(self, lease: _Lease) -> bool:
+    def _is_over(self, lease: Lease) -> bool:
         """Whether the clock has nothing to do with this lease: it is confirmed, or it has ended."""
         if lease.running:
             return True
@@ -340,7 +319,7 @@ class LoadBook:
             return False
         return not any(one is lease for one in self._running.get((lease.request, lease.slot), ()))
 
-    def _remove(self, lease: _Lease) -> None:
+    def _remove(self, lease: Lease) -> None:
         if self._tentative.get(lease.request) is lease:
             del self._tentative[lease.request]
             return
@@ -351,31 +330,37 @@ class LoadBook:
         else:
             self._running.pop(key, None)
 
-    def _hold(self, slot: int, more: int) -> None:
-        held = self._holds[slot] = self._holds[slot] + more
-        self._most_held = max(self._most_held, held)
+    def _hold(self, slot: int, row: Row, more: int) -> None:
+        held = row.holds = row.holds + more
+        if held > self._most_held:
+            self._most_held = held
         full = min(held / (self.room or self._most_held), _OVERFULL)
-        self._crowd[slot] = int(self.crowd_weight * full * full * held)
-        self._place(slot)
+        row.crowd = int(self.crowd_weight * full * full * held)
+        self._place(slot, row)
 
-    def _place(self, slot: int) -> None:
-        klass = load_class(self._own[slot] + self._foreign[slot] + self._crowd[slot])
-        old = self._class_of.get(slot)
-        if klass == old:
-            return
-        if old is not None:
-            self._unfile(slot, old)
-        self._class_of[slot] = klass
+    def _place(self, slot: int, row: Row) -> None:
+        klass = load_class(row.own + row.foreign + row.crowd)
+        if klass != row.klass:
+            self._unfile(slot, row.klass)
+            row.klass = klass
+            self._file(slot, klass)
+
+    def _file(self, slot: int, klass: int) -> None:
+        if not self._classes[klass]:
+            insort(self._occupied, klass)
         self._classes[klass] |= 1 << slot
-        self._occupied |= 1 << klass
 
     def _unfile(self, slot: int, klass: int) -> None:
-        self._classes[klass] &= ~(1 << slot)
+        self._classes[klass] ^= 1 << slot
         if not self._classes[klass]:
-            self._occupied &= ~(1 << klass)
+            del self._occupied[bisect_left(self._occupied, klass)]
 
 
 def load_class(units: int) -> int:
     """A logarithmic class with eight steps per doubling, exact below 16: monotone, and 480 classes reach 2**62."""
     shift = units.bit_length() - 4
     return units if shift <= 0 else (shift << 3) + (units >> shift)
+
+
+_NOBODY = Row()
+"""The load of a replica that is not there."""

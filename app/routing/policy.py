@@ -26,7 +26,7 @@ class Replica(msgspec.Struct, frozen=True):
     """How many requests it takes at a time; 0 if unknown."""
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(msgspec.Struct, frozen=True, gc=False):
     """One request to place."""
 
     id: str
@@ -53,7 +53,7 @@ class CacheReport(msgspec.Struct, frozen=True):
         return self.l0 + self.l1 + self.l2
 
 
-class Choice(msgspec.Struct, frozen=True):
+class Choice(msgspec.Struct, frozen=True, gc=False):
     """One replica's place in a ranking, with the figures it was placed by."""
 
     replica: str
@@ -72,7 +72,7 @@ class Choice(msgspec.Struct, frozen=True):
     load_s: float | None = None
 
 
-class Ranking(msgspec.Struct, frozen=True):
+class Ranking(msgspec.Struct, frozen=True, gc=False):
     """The best replicas, best first. Those left out are worth trying only if all of these are full."""
 
     strategy: str

@@ -20,6 +20,7 @@ is charged in full.
 
 from collections import OrderedDict
 from collections.abc import Callable
+from operator import itemgetter
 
 import msgspec
 
@@ -40,11 +41,12 @@ RECENT_WEIGHT = 0.01
 hardly changes, at 1.0 it is 30 % worse, because a conversation that is moved is computed once more and later turns
 pay for it.
 """
+_score = itemgetter(0)
 _REMEMBERED = 20_000
 """Requests whose expected hit is remembered until their report comes."""
 
 
-class _Expected(msgspec.Struct, frozen=True):
+class _Expected(msgspec.Struct, frozen=True, gc=False):
     slot: int
     tokens: float
     last_use: int
@@ -89,9 +91,10 @@ class PrefixAware:
 
     def rank(self, request: Request, candidates: int) -> Ranking:
         pieces = request.prompt.pieces
-        levels = self.tree.match(pieces, self._clock())
+        now = self._clock()
+        levels = self.tree.match(pieces, now)
         deepest = levels[-1].depth if levels else 0
-        load, weight, recent = self._load, self._load_weight, self._recent_weight
+        load, weight, recent, horizon = self._load, self._load_weight, self._recent_weight, self._horizon
         lacking = float(len(pieces) - deepest)
         scored: list[tuple[float, int, int]] = []
         left = candidates
@@ -102,22 +105,23 @@ class PrefixAware:
                 left ^= here
                 for slot in load.least(here, 1 if scored else _PER_STEP, self._random):
                     depth, missing = level.depth, lacking
-                    if self._horizon.get(slot, -1) >= level.last_use:
+                    if horizon.get(slot, -1) >= level.last_use:
                         depth, missing = self._after_horizon(levels, at, slot, lacking)
-                    scored.append((missing + weight * load.weight(slot) + recent * load.recent(slot), slot, depth))
+                    scored.append((load.score(slot, missing, weight, recent, now), slot, depth))
             start = levels[at - 1].depth if at else 0
             lacking += (level.depth - start) * self._discount(level)
         others = load.least(left, _PER_STEP, self._random)
-        scored.extend((lacking + weight * load.weight(slot) + recent * load.recent(slot), slot, 0) for slot in others)
+        scored += [(load.score(slot, lacking, weight, recent, now), slot, 0) for slot in others]
         scored.sort(key=_score)
         return self._ranking(request, scored, deepest, int(lacking))
 
     def on_routed(self, request: Request, slot: int) -> None:
         """Learn at dispatch and not at completion: the requests of a burst then follow each other."""
         now = self._clock()
-        held = self._held(self.tree.match(request.prompt.pieces, now), slot)
+        held = self.tree.held(request.prompt.pieces, slot, self._horizon.get(slot, -1))
         if held is not None:
-            self._expected[request.id] = _Expected(slot, self._tokens(held.depth), held.last_use)
+            depth, last_use = held
+            self._expected[request.id] = _Expected(slot, self._tokens(depth), last_use)
             if len(self._expected) > _REMEMBERED:
                 self._expected.popitem(last=False)
         for pieces in request.prompt.sequences:
@@ -193,16 +197,24 @@ class PrefixAware:
         assert len(self._expected) <= _REMEMBERED
 
     def _ranking(self, request: Request, scored: list[tuple[float, int, int]], deepest: int, own: int) -> Ranking:
-        choices = []
         name, requests, per_piece = self._roster.name, self._load.requests, self._tokens(1)
-        for score, slot, depth in scored:
-            reason = "prefix" if depth and depth == deepest else "spread" if deepest else "load"
-            match = int(depth * per_piece)
-            choices.append(Choice(name(slot), reason, score, match, 0, 0, requests(slot)))
-        work = sum(map(len, request.prompt.sequences))
+        other = "spread" if deepest else "load"
+        choices = [
+            Choice(
+                name(slot),
+                "prefix" if depth and depth == deepest else other,
+                score,
+                int(depth * per_piece),
+                0,
+                0,
+                requests(slot),
+            )
+            for score, slot, depth in scored
+        ]
+        work = request.prompt.work
         new = work - scored[0][2] if scored else work
         held = work - len(request.prompt.pieces) + own
-        return Ranking(self.name, tuple(choices), prefill_units=new, held_units=held)
+        return Ranking(self.name, tuple(choices), None, new, held)
 
     def _discount(self, level: Level) -> float:
         per_holder = level.heat / level.holders.bit_count()
@@ -228,7 +240,3 @@ class PrefixAware:
 
     def _tokens(self, pieces: int) -> float:
         return pieces * self._piece_bytes / self._bytes_per_token
-
-
-def _score(entry: tuple[float, int, int]) -> float:
-    return entry[0]

@@ -27,7 +27,7 @@ _PIECE_BYTES = 8
 
 
 class _Node:
-    __slots__ = ("children", "end", "heat", "holders", "last", "last_use", "parent", "pieces", "touched", "uses")
+    __slots__ = ("children", "end", "heat", "holders", "last", "last_use", "parent", "pieces", "touched")
 
     def __init__(self, parent: "_Node | None", pieces: "array[int]", end: int) -> None:
         self.parent = parent
@@ -36,14 +36,13 @@ class _Node:
         self.last = pieces[-1] if pieces else 0
         self.holders = 0
         self.children = 0
-        self.uses = 0
         self.last_use = 0
         # Uses per half-life, decayed when next touched.
         self.heat = 0.0
         self.touched = 0.0
 
 
-class Level(msgspec.Struct, frozen=True):
+class Level(msgspec.Struct, frozen=True, gc=False):
     """One step of a match: up to `depth` pieces of the prompt are held by every replica in `holders`."""
 
     depth: int
@@ -106,6 +105,25 @@ class PrefixTree:
             depth = end
         return levels
 
+    def held(self, pieces: Sequence[int], slot: int, after: int) -> tuple[int, int] | None:
+        """(depth, last use) of the deepest step of this prompt that one live replica holds and that was used after tick
+        `after`; None if there is none.
+
+        The same as looking for it in `match`, and cheaper: both its bit and the last use only get less going down.
+        """
+        found = None
+        depth, count = 0, len(pieces)
+        while depth < count:
+            node = self._nodes.get(pieces[depth])
+            if node is None or not node.holders >> slot & 1 or node.last_use <= after:
+                break
+            end = node.end
+            if end > count or pieces[end - 1] != node.last:
+                return depth + _agreement(node.pieces, pieces, depth), node.last_use
+            found = end, node.last_use
+            depth = end
+        return found
+
     def insert(self, pieces: Sequence[int], slot: int, now: float) -> None:
         """Record that the replica in `slot` now holds the whole of `pieces`. May evict least recently used leaves."""
         if not pieces:
@@ -121,7 +139,8 @@ class PrefixTree:
                 agreed = _agreement(child.pieces, pieces, depth)
                 child = self._split(child, agreed)
             child.holders |= bit
-            self._touch(child, now)
+            child.heat = self._heat(child, now) + 1.0
+            child.touched, child.last_use = now, self._tick
             node, depth = child, child.end
         if self._bytes > self._max_bytes:
             self._evict()
@@ -183,14 +202,8 @@ class PrefixTree:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _heat(self, node: _Node, now: float) -> float:
-        age = now - node.touched
-        return node.heat * 0.5 ** (age / self._half_life_s) if age > 0 else node.heat
-
-    def _touch(self, node: _Node, now: float) -> None:
-        node.heat = self._heat(node, now) + 1.0
-        node.touched = now
-        node.uses += 1
-        node.last_use = self._tick
+        age, heat = now - node.touched, node.heat
+        return heat * 0.5 ** (age / self._half_life_s) if heat and age > 0 else heat
 
     def _add_leaf(self, parent: _Node, pieces: "array[int]", end: int) -> _Node:
         node = _Node(parent, pieces, end)
@@ -205,7 +218,7 @@ class PrefixTree:
         parent = node.parent
         assert parent is not None
         upper = _Node(parent, node.pieces[:agreed], parent.end + agreed)
-        upper.holders, upper.uses, upper.last_use = node.holders, node.uses, node.last_use
+        upper.holders, upper.last_use = node.holders, node.last_use
         upper.heat, upper.touched, upper.children = node.heat, node.touched, 1
         self._nodes[upper.pieces[0]] = upper
         node.pieces = node.pieces[agreed:]

@@ -14,7 +14,8 @@ blocks only).
 
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -28,13 +29,14 @@ MAX_BYTES = 4_000_000
 """The stream is cut here (about a million tokens): what lies beyond cannot change which replica is best."""
 MAX_SEQUENCES = 32
 """A batch is represented by its first prompts only."""
+_BLOCK = 64
 
 Form = Literal["chat", "text", "tokens", "embeds", "none"]
 
 
-class Prompt(msgspec.Struct, frozen=True):
+class Prompt(msgspec.Struct, frozen=True, gc=False):
     """What routing knows of one request. Immutable; a Struct and not a dataclass because it is made once per request
-    (0.2 us against 0.8).
+    (0.2 us against 0.8), and out of the garbage collector's sight because nothing in it can lead back to it.
     """
 
     form: Form
@@ -48,11 +50,19 @@ class Prompt(msgspec.Struct, frozen=True):
     truncated: bool = False
     problem: str | None = None
     """Why the request could not be read, if it could not: it is then routed by load."""
+    user: str = ""
+    """Who the client says it asks for: names the conversation if nothing better does."""
 
     @property
     def pieces(self) -> list[int]:
         """The longest sequence: what a policy matches on."""
-        return max(self.sequences, key=len, default=[])
+        sequences = self.sequences
+        return sequences[0] if len(sequences) == 1 else max(sequences, key=len, default=[])
+
+    @property
+    def work(self) -> int:
+        """Pieces of all sequences together: what an engine that knows none of them has to compute."""
+        return sum(map(len, self.sequences))
 
     @property
     def size(self) -> int:
@@ -86,7 +96,8 @@ def read_prompt(
             if budget <= 0 or len(sizes) >= MAX_SEQUENCES:
                 truncated = truncated or len(sizes) >= MAX_SEQUENCES or budget <= 0
                 break
-        return Prompt(form, name, salt, tuple(sequences), tuple(sizes), truncated)
+        user = _text(get("user")) or ""
+        return Prompt(form, name, salt, tuple(sequences), tuple(sizes), truncated, None, user)
     except Exception as error:  # Contract: whatever a client sends, a request is routed.
         return Prompt("none", name, salt, (), (), problem=f"{type(error).__name__} while reading the prompt")
 
@@ -94,9 +105,24 @@ def read_prompt(
 def chain(data: bytes, seed: int, piece_bytes: int = PIECE_BYTES) -> list[int]:
     """Hash every whole piece of `data`, each seeded with the hash before it. The remainder is left out."""
     digest = xxhash.xxh3_64_intdigest
-    whole = memoryview(data)[: len(data) - len(data) % piece_bytes]
-    # Cutting by struct and collecting by comprehension: 4.3 us for 31 pieces, against 5.0 with slices and append.
-    return [seed := digest(piece, seed) for (piece,) in struct.iter_unpack(f"{piece_bytes}s", whole)]
+    return [seed := digest(piece, seed) for block in _blocks(data, piece_bytes) for piece in block]
+
+
+def _blocks(data: bytes, piece_bytes: int) -> Iterator[tuple[bytes, ...]]:
+    """The whole pieces of `data` in order, `_BLOCK` at a time: cut by the block, a prompt of 31 is hashed in 4.0 us
+    instead of 5.5.
+    """
+    pieces = len(data) // piece_bytes
+    whole = pieces - pieces % _BLOCK
+    if whole:
+        yield from _cutter(piece_bytes, _BLOCK).iter_unpack(memoryview(data)[: whole * piece_bytes])
+    if pieces > whole:
+        yield _cutter(piece_bytes, pieces - whole).unpack_from(data, whole * piece_bytes)
+
+
+@lru_cache(_BLOCK * 4)
+def _cutter(piece_bytes: int, count: int) -> struct.Struct:
+    return struct.Struct(f"{piece_bytes}s" * count)
 
 
 def token_bytes(tokens: Sequence[int]) -> bytes:
@@ -126,13 +152,17 @@ _OPTIONS = (
     "system",
     "instructions",
 )
+_NO_OPTION = [None] * len(_OPTIONS)
 
 
 def _reader(request: object) -> _Get:
     """A function from field name to value or None. Pydantic keeps fields in `__dict__`, which is ten times faster
     than a failing getattr.
     """
-    if isinstance(request, Mapping):
+    if isinstance(request, dict):
+        return request.get
+    # Asking whether something is a Mapping costs more than all of this, so pydantic's models are told by their type.
+    if not hasattr(type(request), "__pydantic_fields__") and isinstance(request, Mapping):
         return request.get
     fields = getattr(request, "__dict__", None)
     if not isinstance(fields, dict):
@@ -212,7 +242,12 @@ def _pairs(left: Any, right: Any, head: str, limit: int) -> _Streams:
 
 
 def _head(get: _Get) -> str:
-    present = {name: value for name in _OPTIONS if (value := get(name)) is not None}
+    values = list(map(get, _OPTIONS))
+    present = (
+        {}
+        if values == _NO_OPTION
+        else {name: value for name, value in zip(_OPTIONS, values, strict=True) if value is not None}
+    )
     special = get("add_special_tokens")
     if special is not None and get("messages") is None and special is not True:
         present["add_special_tokens"] = special

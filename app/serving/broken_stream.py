@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 _ERROR_EVENT = re.compile(r"^data: (\{\"error\".*)$", re.M)
 _LOST = "The replica that wrote this answer was lost in the middle of it. Send the request again."
 _FAILED = "The server failed to finish this answer."
-# What vllm 0.29.0 says of an engine that died (tests/test_private_symbols.py).
+# What vllm 0.29.0 says of an engine that died (tests/private_symbols).
 ENGINE_DIED = "EngineCore encountered an issue"
 
 

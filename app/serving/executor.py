@@ -4,7 +4,7 @@ Ray Serve LLM asks vLLM for its multi-process executor on CPU, and vLLM's CPU pl
 sets OpenMP's variables for the worker at start; we set those for the whole replica (app.serving.llm_config). With one
 rank the extra process costs a second round of imports (two replicas were ready after 106 s with it, after 82 s
 without) and leaves a 160 MB segment in /dev/shm when an engine is killed. Private names of ray 2.60.0;
-tests/test_private_symbols.py fails when they move.
+tests/private_symbols fails when they move.
 """
 
 from typing import Any

@@ -12,8 +12,9 @@ Serve pickles this module by value, so it holds no state: that is in app.routing
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Concatenate, ParamSpec
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
@@ -26,6 +27,8 @@ from app.serving.announcement import METADATA_KEY, ReplicaFeed
 from app.serving.router_feed import Source, router_feed
 
 logger = logging.getLogger("tierserve.routing")
+
+P = ParamSpec("P")
 
 TOKEN_IDS = "request_token_ids"
 """The keyword argument in which Ray's own KV-aware ingress hands over a tokenised prompt; ours may do the same."""
@@ -79,24 +82,24 @@ class TierRequestRouter(RequestRouter):
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         super().update_replicas(replicas)
         self._by_id = {one.replica_id.unique_id: one for one in replicas}
-        self._tell(lambda core: core.update_replicas([_replica(one) for one in replicas]))
+        self._tell(RoutingCore.update_replicas, [_replica(one) for one in replicas])
         self._tell(lambda core: router_feed().follow(self._place(), core, _sources(replicas)))
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
         super().on_replica_actor_died(replica_id)
-        self._tell(lambda core: core.replica_died(replica_id.unique_id))
+        self._tell(RoutingCore.replica_died, replica_id.unique_id)
 
     def on_new_queue_len_info(self, replica_id: ReplicaID, num_ongoing_requests: int) -> None:
         super().on_new_queue_len_info(replica_id, num_ongoing_requests)
-        self._tell(lambda core: core.observed(replica_id.unique_id, num_ongoing_requests))
+        self._tell(RoutingCore.observed, replica_id.unique_id, num_ongoing_requests)
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
         super().on_request_routed(pending_request, replica_id, result)
-        self._tell(lambda core: core.accepted(pending_request.metadata.internal_request_id, replica_id.unique_id))
+        self._tell(RoutingCore.accepted, pending_request.metadata.internal_request_id, replica_id.unique_id)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         super().on_request_completed(replica_id, internal_request_id)
-        self._tell(lambda core: core.ended(internal_request_id, replica_id.unique_id))
+        self._tell(RoutingCore.ended, internal_request_id, replica_id.unique_id)
 
     def _place(self) -> tuple[str, str]:
         return self._deployment_id.app_name, self._deployment_id.name
@@ -106,16 +109,19 @@ class TierRequestRouter(RequestRouter):
     async def _ranked(self, candidates: list[RunningReplica], pending: PendingRequest) -> list[list[RunningReplica]]:
         core = self._core
         assert core is not None
-        request = core.request(pending.metadata.internal_request_id) or await self._read(core, pending)
+        request = core.request(pending.metadata.internal_request_id)
+        # Told apart here, since most are new and need not be asked about: chosen for before, and not yet sent.
+        is_new = request is None or not core.is_pending(request.id)
+        if request is None:
+            request = self._read(pending, await self._tokens(pending) if core.tokens_wanted() else None)
         adapter = pending.metadata.multiplexed_model_id
         preferred = (
             [one.replica_id.unique_id for one in candidates if adapter in one.multiplexed_model_ids] if adapter else ()
         )
-        is_new = not core.is_pending(request.id)
         ranking = core.choose(request, preferred)
         if is_new:
             # Serve cancels this future when the caller leaves, and sets it to the replica it is about to send to.
-            pending.future.add_done_callback(lambda future: self._settle(request.id, future))
+            pending.future.add_done_callback(partial(self._settle, request.id))
         here = self._by_id
         ranks = [[here[choice.replica]] for choice in ranking.choices if choice.replica in here]
         pinned = here.get(_header(pending, REPLICA_HEADER) or "") if self._allow_pinning else None
@@ -124,35 +130,35 @@ class TierRequestRouter(RequestRouter):
         # Only read by Serve if all of the above are full.
         return [*ranks, candidates] if ranks else []
 
-    async def _read(self, core: RoutingCore, pending: PendingRequest) -> Request:
-        """Read the prompt, and if the strategy wants token ids, have them made in a thread: once per request."""
+    async def _tokens(self, pending: PendingRequest) -> Sequence[int] | None:
+        """Token ids, for a strategy that wants them; unless they came with the request, made in a thread."""
+        tokens: Sequence[int] | None = pending.kwargs.get(TOKEN_IDS)
+        return await tokenize(*self._place(), _body(pending)) if tokens is None else tokens
+
+    def _read(self, pending: PendingRequest, tokens: Sequence[int] | None) -> Request:
         meta = pending.metadata
-        body = pending.args[0] if pending.args else next(iter(pending.kwargs.values()), None)
-        tokens = pending.kwargs.get(TOKEN_IDS)
-        if tokens is None and core.tokens_wanted():
-            tokens = await tokenize(self._deployment_id.app_name, self._deployment_id.name, body)
-        prompt = read_prompt(body, model=meta.multiplexed_model_id or self._model)
-        session = meta.session_id or _user(body) or None
-        return Request(meta.internal_request_id, prompt, session, tokens, meta.request_id)
+        prompt = read_prompt(_body(pending), model=meta.multiplexed_model_id or self._model)
+        return Request(
+            meta.internal_request_id, prompt, meta.session_id or prompt.user or None, tokens, meta.request_id
+        )
 
     def _settle(self, request_id: str, future: "asyncio.Future[RunningReplica]") -> None:
         sent = not future.cancelled() and future.exception() is None
         replica = future.result().replica_id.unique_id if sent else None
-        self._tell(lambda core: core.settled(request_id, replica))
+        self._tell(RoutingCore.settled, request_id, replica)
 
-    def _tell(self, what: Callable[[RoutingCore], None]) -> None:
+    def _tell(self, what: Callable[Concatenate[RoutingCore, P], None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Serve calls the hooks in the middle of its own bookkeeping: whatever goes wrong here must not reach it."""
         if self._core is None:
             return
         try:
-            what(self._core)
+            what(self._core, *args, **kwargs)
         except Exception:
             logger.exception("routing state could not be updated")
 
 
-def _user(body: object) -> str:
-    user = body.get("user") if isinstance(body, Mapping) else getattr(body, "user", None)
-    return user if isinstance(user, str) else ""
+def _body(pending: PendingRequest) -> object:
+    return pending.args[0] if pending.args else next(iter(pending.kwargs.values()), None)
 
 
 def _header(pending: PendingRequest, name: str) -> str | None:

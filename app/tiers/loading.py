@@ -29,8 +29,7 @@ class LoadingRule:
         """Whether to load so many chunks of a prompt from L2; `parts` is how many objects make up one chunk (ranks,
         times groups of layers)."""
         self._parts = max(1, parts)
-        figures = self.cost.status()
-        if min(figures["prefill_observations"], figures["l2_observations"]) < ENOUGH:
+        if self.cost.observations("l2") < ENOUGH:
             return True
         worth = self.cost.worth_loading("l2", chunks * self.chunk_tokens)
         self.declined += not worth

@@ -26,6 +26,7 @@ from app.tiers.cache_server import CacheServer, new_endpoint, segment_name, swee
 from app.tiers.cache_spec import CacheEndpoint, CacheSpec
 from app.tiers.leases import Leases
 from app.tiers.node_host import node_host
+from app.tiers.pulse import Pulse
 from app.tiers.transfer import HEARTBEAT_S
 
 NAMESPACE = "tierserve"
@@ -51,6 +52,7 @@ class NodeCache:
         self._server: CacheServer | None = None
         self._starting = asyncio.Lock()
         self._restarts = 0
+        self._down = False
         self._answered_at = 0.0
         self._stopping = False
         self._watch: asyncio.Task[None] | None = None
@@ -78,6 +80,9 @@ class NodeCache:
 
     async def release(self, holder: str) -> None:
         self._leases.release(holder)
+
+    async def pulse(self) -> Pulse:
+        return Pulse(self._key, up=self._server is not None and not self._down)
 
     async def status(self) -> dict[str, Any]:
         """What a person wants to know: where it is, whether it answers, how full L1 is, what L2 says of itself."""
@@ -154,10 +159,12 @@ class NodeCache:
             self._answered_at = now
         elif not server.alive() or now - self._answered_at > _HUNG_S:
             logger.warning("cache server %s (pid %s) is gone: starting it again", self._key, server.pid)
+            self._down = True
             await asyncio.to_thread(server.stop)
             await asyncio.sleep(QUIET_S)
             await asyncio.to_thread(server.start)
             self._restarts += 1
+            self._down = False
             self._answered_at = time.monotonic()
 
     async def _server_status(self, server: CacheServer) -> dict[str, Any]:

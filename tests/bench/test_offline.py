@@ -26,7 +26,7 @@ def test_the_pools_measurement_becomes_a_table(tmp_path: Any) -> None:
 def test_the_cost_of_routing_becomes_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "PROMPTS", 60)
     rows = cells("routing", routing.run(actor=False, inserts=1000))
-    assert "all that a router does for a request, 64 replicas" in {row[0] for row in rows}
+    assert "all that our routing core does for a request, 64 replicas" in {row[0] for row in rows}
     assert not any("actor" in row[0] for row in rows), "what was not measured is not shown"
 
 

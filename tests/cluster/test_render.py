@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from app.errors import ClusterError
 from cluster.config import load_config
 from cluster.files import CONFIGS, data
+from cluster.limits import quantity
 from cluster.render.bundle import Renderer
 from cluster.render.objects import to_yaml
 from cluster.render.overlay import merge
@@ -68,6 +69,16 @@ def test_kind_asks_for_no_gpu_and_no_hyperpod_node() -> None:
     text = to_yaml(objects(renderer("kind-cpu")))
     assert "nvidia.com/gpu" not in text
     assert "hyperpod" not in text
+
+
+def test_kinds_ray_pods_fit_beside_each_other_on_a_node_of_two_cpus() -> None:
+    """The head lands on a worker's node; kind's network, Redis and KubeRay's operator ask for 100m each beside them."""
+    asked = [
+        float(quantity(template["spec"]["containers"][0]["resources"]["requests"]["cpu"]))
+        for template in pod_templates(renderer("kind-cpu"))
+    ]
+    assert len(asked) >= 2
+    assert sum(asked) <= 2 - 0.3
 
 
 def test_ray_pods_run_on_healthy_hyperpod_nodes_only(fleet: Renderer) -> None:

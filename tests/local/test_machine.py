@@ -95,7 +95,9 @@ def unplaceable(machine: Machine, *of: Settings) -> str:
 
 def test_more_cpus_than_there_are() -> None:
     wanted = settings({"num_cpus": 4, "replicas": 2})
-    assert unplaceable(FIT, wanted).startswith("this file reserves 8.1 CPUs, this machine has 8: lower `num_cpus`")
+    message = unplaceable(FIT, wanted)
+    assert message.startswith("this file reserves 8.1 CPUs (m0 2 x 4, the rest for ingresses), this machine has 8: ")
+    assert "lower `num_cpus` (0.5 does for a replica" in message
     check_resources([settings({"num_cpus": 3.9, "replicas": 2})], FIT)
 
 

@@ -2,7 +2,8 @@
 
 import random
 
-from app.routing.load import FOREIGN_S, RECENT_S, TENTATIVE_S, LoadBook, load_class
+from app.routing.load import FOREIGN_S, TENTATIVE_S, LoadBook, load_class
+from app.routing.load_row import RECENT_S
 
 
 class Clock:

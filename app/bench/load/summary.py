@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from app.bench.load.record import RequestRecord
 
@@ -74,6 +75,22 @@ class Summary:
     tokens: dict[str, int]
     hit_ratio: float | None
     by_replica: dict[str, int]
+
+    def row(self) -> dict[str, Any]:
+        """What tables of several loads or systems say of each: flat, and None where nothing was measured."""
+        ttft, itl, e2e, late = self.ttft_s, self.itl_s, self.e2e_s, self.late_s
+        return {
+            "requests": self.requests,
+            "failed": self.failed,
+            "ttft_mean_s": ttft.mean if ttft else None,
+            "ttft_median_s": ttft.median if ttft else None,
+            "ttft_p90_s": ttft.p90 if ttft else None,
+            "itl_median_s": itl.median if itl else None,
+            "e2e_median_s": e2e.median if e2e else None,
+            "late_p99_s": late.p99 if late else None,
+            "requests_per_s": self.requests_per_s,
+            "hit_ratio": self.hit_ratio,
+        }
 
 
 def summarize(records: Sequence[RequestRecord], ttft_target_s: float | None = None) -> Summary:

@@ -1,9 +1,9 @@
 """Which chunks loaded from L2 stay in L1: LMCache's own policy drops every one after a single use.
 
 Nearly everything should. A chunk that is loaded has been used twice already, once by whoever stored it; on the Mooncake
-trace over four nodes, keeping all of it saves 9 to 36 % of the loads, keeping only what is loaded a second time 9 to
-22 % (docs/pool.md). The exception is a load so large that it would push everything else out of L1: of that the
-beginning stays, and what has been loaded here before.
+trace over four nodes, keeping all of it saves 9 to 34 % of the loads, keeping only what is loaded a second time 9 to
+22 % (`tierserve bench retention`). The exception is a load so large that it would push everything else out of L1: of
+that the beginning stays, and what has been loaded here before.
 """
 
 import threading

@@ -72,3 +72,12 @@ def test_arrivals_are_poisson_and_follow_from_the_seed() -> None:
     assert times[0] == 0
     assert mean == pytest.approx(0.25, rel=0.1)
     assert statistics.stdev(gaps) == pytest.approx(mean, rel=0.1)  # as an exponential's
+
+
+def test_a_row_says_the_summarys_own_figures_and_nothing_where_nothing_was_answered() -> None:
+    summary = summarize([record(ttft_s=0.5), record(ttft_s=1.5), failed()])
+    assert summary.ttft_s is not None
+    row = summary.row()
+    assert (row["ttft_mean_s"], row["ttft_p90_s"]) == (summary.ttft_s.mean, summary.ttft_s.p90)
+    assert (row["requests"], row["failed"]) == (3, 1)
+    assert summarize([failed()]).row()["ttft_median_s"] is None

@@ -305,6 +305,11 @@ def test_killing_the_cache_server_fails_no_request(served: Served, sdk: Client, 
 
     wait_for("L1 is in use again", hits_l1, 60)
     assert sdk.cache_status()["cache"]["restarts"] == 1
+    told = [line.split(": ", 1)[1] for line in served.output().splitlines() if "  cache " in line]
+    assert [line.split(" after ")[0] for line in told] == [
+        "its server is down, engines go on without L1 and L2 while another is started",
+        "its server is back",
+    ]
 
 
 async def statuses_while_killing(served: Served, victim: int) -> list[int]:

@@ -119,7 +119,7 @@ class RoutingCore:
             if best is not None:
                 slot = self.roster.slot(best.replica)
                 assert slot is not None
-                self.load.assign(request.id, slot, ranking.prefill_units, ranking.held_units)
+                self.load.assign(request.id, slot, ranking.prefill_units, ranking.held_units, loads=bool(best.load_s))
             self._reasons[ranking.reason] += 1
             self._remember(request, ranking)
         if self._log_decisions:

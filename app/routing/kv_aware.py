@@ -1,16 +1,18 @@
 """Send a request where its first token will come soonest, by what the tiers really hold.
 
     service(r) = load(L1 of r's node) + load(L2) + prefill(what no tier holds)
-    score(r)   = busy(r) + best + charged(r) * (service(r) - best),      best = least service of any replica
+    score(r)   = busy(r) + passed(r) + best + charged(r) * (service(r) - best),      best = least service of any replica
 
 L0 is what r's own events say, plus what requests in flight to r are about to put there; L1 what its node holds
 behind that; L2 what the pool holds behind both. Speeds come from app.cost. The smallest score wins.
 
-The score is the seconds to this request's first token, except for two things. Busy is the wait and, with it, what the
-answers that go on there will cost, in blocks held (`LoadBook.weight`) and in conversations that come back. Charged is
-prefix_aware's discount, on average over what r lacks: 1 for what is little used. Loading or computing a hot prefix on
-one more replica is an investment that later requests share, and without the discount each request would greedily take
-the one warm replica while others idle.
+The score is the seconds to this request's first token, except for three things. Busy is the wait and, with it, what
+the answers that go on there will cost, in blocks held (`LoadBook.weight`) and in conversations that come back. Passed
+is what this request costs another: while KV is loaded for a request, its engine computes others, and what was loaded
+then waits for the whole prefill that passed it. So it is this request's prefill where a request loads, else nothing.
+Charged is prefix_aware's discount, on average over what r lacks: 1 for what is little used. Loading or computing a hot
+prefix on one more replica is an investment that later requests share, and without the discount each request would
+greedily take the one warm replica while others idle.
 
 Replicas that hold the same are a group with one price, and of a group only the least busy can be best: so a fleet is
 ranked by groups and not replica by replica.
@@ -42,7 +44,7 @@ _RUNNING_TOKENS = 16
 _CROWD_WEIGHT = 0.3
 _RECENT_WEIGHT = 0.02
 """Of what CostModel.wait_s halves. Both from the conversation trace; with twice the first, 8 replicas at load 0.9
-answer 8 % later.
+answer 4 % later.
 """
 _PIECE_TOKENS = 64
 """About what a piece of prefix_aware is. Load is counted in tokens here, so its weights are scaled by this."""
@@ -187,13 +189,19 @@ class KvAware:
         """The best few by score. Of each group only the least busy can be among them, and no group whose service alone
         costs more than the worst of the few found so far.
         """
-        least = min(group.service.total_s for group in groups)
-        floors = [least + _charged(charges, group.l0) * (group.service.total_s - least) for group in groups]
+        least, loading = min(group.service.total_s for group in groups), self._load.loading
+        floors: list[tuple[float, int, _Group]] = []
+        for group in groups:
+            floor = least + _charged(charges, group.l0) * (group.service.total_s - least)
+            if free := group.replicas & ~loading:
+                floors.append((floor, free, group))
+            if passed := group.replicas & loading:
+                floors.append((floor + group.service.prefill_s, passed, group))
         best: list[_Scored] = []
-        for floor, group in sorted(zip(floors, groups, strict=True), key=_floor):
+        for floor, replicas, group in sorted(floors, key=_floor):
             if len(best) == RANKS and floor >= best[-1].score:
                 break
-            slots = self._load.least(group.replicas, RANKS, self._random)
+            slots = self._load.least(replicas, RANKS, self._random)
             best += [_Scored(floor + self._busy_s(slot), self._random(), slot, group) for slot in slots]
             best.sort(key=_by_score)
             del best[RANKS:]
@@ -320,7 +328,7 @@ def _charged(charges: list[tuple[float, float]], held: int, until: int = 0) -> f
     return charged / whole if whole else 1.0
 
 
-def _floor(entry: tuple[float, _Group]) -> float:
+def _floor(entry: tuple[float, int, _Group]) -> float:
     return entry[0]
 
 

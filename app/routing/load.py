@@ -15,14 +15,14 @@ Units are whole numbers (pieces of prompt still to prefill, plus a constant per 
 zero.
 """
 
-import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable
 
 import msgspec
 
-from app.routing.roster import any_slot
+from app.routing.load_row import Lease, Row
+from app.routing.roster import any_slot, slots_of
 
 TENTATIVE_S = 30.0
 """A choice that was never sent (Serve tells nobody about a caller that left in between) is given back after this
@@ -31,8 +31,6 @@ long.
 FOREIGN_S = 10.0
 """What a replica said about its queue is believed this long: Serve's own queue length cache uses the same."""
 
-RECENT_S = 60.0
-"""Half-life of `recent`: about the pause between a conversation's turns, which is what it anticipates."""
 _OVERFULL = 2.0
 _ROOM = 1024
 """Units that an engine surely has room for: pieces of 64 tokens, and no more than a third of one mid-range GPU."""
@@ -45,46 +43,6 @@ class Busy(msgspec.Struct, frozen=True):
     """Ours, in flight."""
     units: int
     """Work of ours and of others, in the policy's units."""
-
-
-class _Lease(msgspec.Struct, eq=False, gc=False):
-    request: str
-    slot: int
-    units: int
-    prefill: int
-    holds: int
-    running: bool = False
-
-
-class _Row:
-    """What is known of one replica's load, all in one place: a request touches most of it several times."""
-
-    __slots__ = (
-        "crowd",
-        "foreign",
-        "foreign_requests",
-        "foreign_until",
-        "holds",
-        "klass",
-        "own",
-        "recent",
-        "recent_at",
-        "requests",
-    )
-
-    def __init__(self) -> None:
-        self.requests = self.own = self.holds = self.crowd = 0
-        self.foreign_requests = self.foreign = 0
-        self.foreign_until: float | None = None
-        # Work given lately, as of `recent_at`, halved every RECENT_S. An average, not a count: nothing is owed back.
-        self.recent = self.recent_at = 0.0
-        self.klass = 0
-
-    def weight(self) -> int:
-        return self.own + self.foreign + self.crowd
-
-    def recently(self, now: float) -> float:
-        return self.recent * math.exp2((self.recent_at - now) / RECENT_S)
 
 
 class LoadBook:
@@ -105,12 +63,14 @@ class LoadBook:
         self._most_held = _ROOM
         self.crowd_weight = 0.6
         """Units charged per unit of the prompts in flight where they just fill the engine."""
-        self._tentative: dict[str, _Lease] = {}
-        self._running: dict[tuple[str, int], list[_Lease]] = {}
-        self._deadlines: deque[tuple[float, _Lease]] = deque()
-        self._rows: dict[int, _Row] = {}
+        self._tentative: dict[str, Lease] = {}
+        self._running: dict[tuple[str, int], list[Lease]] = {}
+        self._deadlines: deque[tuple[float, Lease]] = deque()
+        self._rows: dict[int, Row] = {}
         self.total_requests = 0
         """In flight on all replicas together, ours and others'."""
+        self.loading = 0
+        """The replicas that have a request of ours which loads KV and has no first token yet."""
         self._foreign_deadlines: deque[tuple[float, int]] = deque()
         # Replicas by load: a mask for each load class, and the classes that have any, ascending.
         self._classes: list[int] = [0] * (load_class(1 << 62) + 1)
@@ -120,7 +80,7 @@ class LoadBook:
 
     def add_replica(self, slot: int) -> None:
         if slot not in self._rows:
-            self._rows[slot] = _Row()
+            self._rows[slot] = Row()
             self._file(slot, 0)
 
     def drop_replica(self, slot: int) -> None:
@@ -133,20 +93,22 @@ class LoadBook:
         for key in [key for key in self._running if key[1] == slot]:
             del self._running[key]
         self.total_requests -= row.requests + row.foreign_requests
+        self.loading &= ~(1 << slot)
         self._unfile(slot, row.klass)
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def assign(self, request: str, slot: int, prefill_units: int, held_units: int = 0) -> None:
+    def assign(self, request: str, slot: int, prefill_units: int, held_units: int = 0, *, loads: bool = False) -> None:
         """The request will probably go to `slot`: counts at once. A second choice for the same request replaces the
-        first. `held_units` is how much more of its KV takes room until it ends, computed or not.
+        first. `held_units` is how much more of its KV takes room until it ends, computed or not; `loads` that it waits
+        for KV from another tier before its prefill.
         """
         if request in self._tentative:
             self._end(self._tentative.pop(request))
         row = self._rows.get(slot)
         if row is None:
             return
-        lease = _Lease(request, slot, self.request_units + prefill_units, prefill_units, held_units)
+        lease = Lease(request, slot, self.request_units + prefill_units, prefill_units, held_units, loads)
         self._tentative[request] = lease
         now = self._clock()
         row.recent, row.recent_at = row.recently(now) + lease.units, now
@@ -166,7 +128,7 @@ class LoadBook:
             row = None if slot is None else self._rows.get(slot)
             if slot is None or row is None:
                 return
-            lease = _Lease(request, slot, lease.units, lease.prefill, lease.holds)
+            lease = Lease(request, slot, lease.units, lease.prefill, lease.holds, lease.loads)
             self._deadlines.append((self._clock() + TENTATIVE_S, lease))
             self._begin(lease, row)
         self._running.setdefault((request, slot), []).append(lease)
@@ -179,6 +141,9 @@ class LoadBook:
     def first_token(self, request: str, slot: int) -> None:
         """The request's prefill is over: only its constant part still counts."""
         for lease in self._running.get((request, slot), ()):
+            if lease.loads:
+                self._loaded(slot, self._rows[slot])
+                lease.loads = False
             if lease.prefill:
                 row = self._rows[slot]
                 row.own -= lease.prefill
@@ -295,10 +260,14 @@ class LoadBook:
             holds = sum(lease.holds for lease in mine)
             assert row.holds == holds, f"slot {slot}: {row.holds} units held, {holds} leased"
             assert row.own == units, f"slot {slot}: {row.own} units counted, {units} leased"
+            loads = sum(lease.loads for lease in mine)
+            assert row.loads == loads, f"slot {slot}: {row.loads} loads counted, {loads} leased"
+            assert bool(loads) == bool(self.loading >> slot & 1), f"slot {slot} is wrongly marked as loading"
             klass = load_class(row.weight())
             assert row.klass == klass, f"slot {slot} is in class {row.klass}, not {klass}"
             assert row.recent >= 0.0
             assert self._classes[klass] >> slot & 1, f"slot {slot} is missing from its class"
+        assert self._rows.keys() >= set(slots_of(self.loading)), "a replica that is gone is marked as loading"
         assert all(lease.slot in self._rows for lease in leases), "a lease outlived its replica"
         total = sum(self.requests(slot) for slot in self._rows)
         assert self.total_requests == total, f"{self.total_requests} requests in total, {total} counted"
@@ -312,27 +281,37 @@ class LoadBook:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _begin(self, lease: _Lease, row: _Row) -> None:
+    def _begin(self, lease: Lease, row: Row) -> None:
         row.requests += 1
         row.own += lease.units
         self.total_requests += 1
+        if lease.loads:
+            row.loads += 1
+            self.loading |= 1 << lease.slot
         self._hold(lease.slot, row, lease.holds)
 
-    def _end(self, lease: _Lease) -> None:
+    def _end(self, lease: Lease) -> None:
         row = self._rows.get(lease.slot)
         if row is not None:
             row.requests -= 1
             row.own -= lease.units
             self.total_requests -= 1
+            if lease.loads:
+                self._loaded(lease.slot, row)
             self._hold(lease.slot, row, -lease.holds)
 
-    def _set_foreign(self, slot: int, row: _Row, requests: int, units_each: int) -> None:
+    def _loaded(self, slot: int, row: Row) -> None:
+        row.loads -= 1
+        if not row.loads:
+            self.loading ^= 1 << slot
+
+    def _set_foreign(self, slot: int, row: Row, requests: int, units_each: int) -> None:
         self.total_requests += requests - row.foreign_requests
         row.foreign_requests = requests
         row.foreign = requests * units_each
         self._place(slot, row)
 
-    def _is_over(self, lease: _Lease) -> bool:
+    def _is_over(self, lease: Lease) -> bool:
         """Whether the clock has nothing to do with this lease: it is confirmed, or it has ended."""
         if lease.running:
             return True
@@ -340,7 +319,7 @@ class LoadBook:
             return False
         return not any(one is lease for one in self._running.get((lease.request, lease.slot), ()))
 
-    def _remove(self, lease: _Lease) -> None:
+    def _remove(self, lease: Lease) -> None:
         if self._tentative.get(lease.request) is lease:
             del self._tentative[lease.request]
             return
@@ -351,7 +330,7 @@ class LoadBook:
         else:
             self._running.pop(key, None)
 
-    def _hold(self, slot: int, row: _Row, more: int) -> None:
+    def _hold(self, slot: int, row: Row, more: int) -> None:
         held = row.holds = row.holds + more
         if held > self._most_held:
             self._most_held = held
@@ -359,7 +338,7 @@ class LoadBook:
         row.crowd = int(self.crowd_weight * full * full * held)
         self._place(slot, row)
 
-    def _place(self, slot: int, row: _Row) -> None:
+    def _place(self, slot: int, row: Row) -> None:
         klass = load_class(row.own + row.foreign + row.crowd)
         if klass != row.klass:
             self._unfile(slot, row.klass)
@@ -383,5 +362,5 @@ def load_class(units: int) -> int:
     return units if shift <= 0 else (shift << 3) + (units >> shift)
 
 
-_NOBODY = _Row()
+_NOBODY = Row()
 """The load of a replica that is not there."""

@@ -172,6 +172,7 @@ class Engine:
         self._tell_evicted()
         self._waiting.popleft()
         flight.table, flight.l0 = table, held * pool.block_tokens
+        flight.opened_at = flight.there_at = self._now
         there_at = self._host.find(self, flight, self._now)
         if there_at <= self._now:
             self._begin_prefill(flight)
@@ -184,12 +185,13 @@ class Engine:
         if self._loading.pop(flight.id, None) is None:
             return
         self.advance(now)
+        flight.there_at = now
         self._ready.append(flight)
         self._plan(now)
 
     def _begin_prefill(self, flight: Flight) -> None:
         self._prefill = flight
-        self._prefill_began = self._now
+        flight.began_at = self._prefill_began = self._now
         self._prefill_left_s = self._speed.prefill_s(flight.cached, flight.computed)
 
     def _end_prefill(self) -> None:

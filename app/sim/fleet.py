@@ -100,6 +100,10 @@ class Fleet:
         self.core.first_token(flight.id, engine.name)
         outcome = self.outcome
         outcome.ttft.append(now - job.at)
+        outcome.queued_s += flight.opened_at - flight.sent_at
+        outcome.loading_s += flight.there_at - flight.opened_at
+        outcome.passed_s += flight.began_at - flight.there_at
+        outcome.prefilling_s += now - flight.began_at
         outcome.prompt_tokens += job.tokens
         outcome.l0, outcome.l1, outcome.l2 = outcome.l0 + flight.l0, outcome.l1 + flight.l1, outcome.l2 + flight.l2
 

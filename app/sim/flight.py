@@ -25,6 +25,11 @@ class Flight:
     l0: int = 0
     l1: int = 0
     l2: int = 0
+    opened_at: float = 0.0
+    """When it left the queue and began to load."""
+    there_at: float = 0.0
+    """When what it loads had come; if there is nothing to load, at once."""
+    began_at: float = 0.0
     first_at: float | None = None
     retries: int = 0
 

@@ -11,7 +11,10 @@ def quantile(values: "list[float]", share: float) -> float:
 
 @dataclass(slots=True)
 class Outcome:
-    """Sums and one time to first token per request: 8 bytes each, so that a million requests are no burden."""
+    """Sums and one time to first token per request: 8 bytes each, so that a million requests are no burden.
+
+    Of a request that was sent again because its node died, `queued_s` and what follows are only of the last time.
+    """
 
     ttft: "array[float]" = field(default_factory=lambda: array("d"))
     prompt_tokens: int = 0
@@ -19,6 +22,11 @@ class Outcome:
     l0: int = 0
     l1: int = 0
     l2: int = 0
+    queued_s: float = 0.0
+    loading_s: float = 0.0
+    passed_s: float = 0.0
+    """Loaded, and behind what its engine began to compute meanwhile."""
+    prefilling_s: float = 0.0
     retries: int = 0
     ended_at: float = 0.0
     busy_s: list[float] = field(default_factory=list)
@@ -50,6 +58,10 @@ class Outcome:
             "ttft_p50_s": round(quantile(ordered, 0.5), 4),
             "ttft_p99_s": round(quantile(ordered, 0.99), 4),
             "ttft_max_s": round(ordered[-1] if ordered else 0.0, 4),
+            "queued_mean_s": round(self.queued_s / max(1, count), 4),
+            "loading_mean_s": round(self.loading_s / max(1, count), 4),
+            "passed_mean_s": round(self.passed_s / max(1, count), 4),
+            "prefilling_mean_s": round(self.prefilling_s / max(1, count), 4),
             "hit_l0": round(self.l0 / tokens, 4),
             "hit_l1": round(self.l1 / tokens, 4),
             "hit_l2": round(self.l2 / tokens, 4),

@@ -143,6 +143,20 @@ def test_waiting_can_cost_more_than_loading_and_loading_more_than_computing() ->
     assert (best.replica, best.reason) == ("r1", "l2")
 
 
+def test_a_prompt_to_compute_stays_away_from_a_request_that_loads_until_its_first_token() -> None:
+    """It would be computed while the other's KV comes, and that one would then wait for all of it."""
+    fleet = KvFleet(2)
+    fleet.tier("l2", "pool", PROMPT)
+    loads, _ = fleet.choose(TEXT, None, [*PROMPT, 1])
+    fleet.core.settled(loads, "r0")
+    computes, _ = fleet.choose(TEXT, None, [7] * 1500)
+    fleet.core.settled(computes, "r1")
+    assert fleet.core.load.weight(0) < fleet.core.load.weight(1)
+    assert {fleet.best([9] * 4000).replica for _ in range(20)} == {"r1"}
+    fleet.core.first_token(loads, "r0")
+    assert {fleet.best([9] * 4000).replica for _ in range(20)} == {"r0"}
+
+
 def test_salts_and_adapters_are_apart() -> None:
     fleet = KvFleet()
     fleet.holds("r0", PROMPT, salt="s")

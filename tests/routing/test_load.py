@@ -2,7 +2,8 @@
 
 import random
 
-from app.routing.load import FOREIGN_S, RECENT_S, TENTATIVE_S, LoadBook, load_class
+from app.routing.load import FOREIGN_S, TENTATIVE_S, LoadBook, load_class
+from app.routing.load_row import RECENT_S
 
 
 class Clock:
@@ -39,7 +40,7 @@ def test_a_hundred_thousand_events_in_any_order_end_at_zero() -> None:
         if what < 0.3 or not open_:
             made += 1
             slot = rng.randrange(6)
-            book.assign(f"q{made}", slot, rng.randrange(50), rng.randrange(400))
+            book.assign(f"q{made}", slot, rng.randrange(50), rng.randrange(400), loads=rng.random() < 0.4)
             open_.append((f"q{made}", slot))
             continue
         request, slot = open_[rng.randrange(len(open_))]
@@ -52,7 +53,7 @@ def test_a_hundred_thousand_events_in_any_order_end_at_zero() -> None:
         elif what < 0.9:
             book.release(request, rng.choice([slot, slot, slot, rng.randrange(6)]))
         elif what < 0.94:
-            book.assign(request, rng.randrange(6), rng.randrange(50), rng.randrange(400))
+            book.assign(request, rng.randrange(6), rng.randrange(50), rng.randrange(400), loads=rng.random() < 0.4)
         elif what < 0.97:
             book.observe(slot, rng.randrange(20))
         elif what < 0.98:
@@ -218,3 +219,27 @@ def test_without_a_known_room_the_most_that_was_ever_held_stands_in_for_it() -> 
     book.assign("a", 0, 0, 500)
     assert book.weight(0) < quiet
     assert book.weight(1) > 1000
+
+
+def test_a_replica_is_loading_until_the_last_that_loads_there_has_its_first_token_or_ends() -> None:
+    book, _ = make(3)
+    for name in ("a", "b", "c"):
+        book.assign(name, 0, 10, loads=True)
+    book.assign("d", 1, 10)
+    assert book.loading == 0b001
+    book.settle("a", 2)
+    assert book.loading == 0b101
+    book.settle("b", 0)
+    book.first_token("b", 0)
+    book.first_token("b", 0)
+    assert book.loading == 0b101
+    book.settle("c", None)
+    assert book.loading == 0b100
+    book.check_integrity()
+    book.release("a", 2)
+    book.release("b", 0)
+    assert book.loading == 0
+    book.assign("e", 1, 10, loads=True)
+    book.drop_replica(1)
+    assert book.loading == 0
+    book.check_integrity()

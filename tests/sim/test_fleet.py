@@ -39,6 +39,8 @@ def test_every_policy_answers_everything_and_balances_its_books(spec: FleetSpec,
     assert outcome.prompt_tokens == sum(job.tokens for job in jobs)
     assert outcome.output_tokens == sum(job.output for job in jobs)
     assert min(outcome.ttft) > 0
+    parts = outcome.queued_s + outcome.loading_s + outcome.passed_s + outcome.prefilling_s
+    assert parts == pytest.approx(sum(outcome.ttft))
     assert fleet.core.status()["in_flight"] == 0
     assert not any(name.startswith("failed:") for name in fleet.core.status())
     endless = totals(workload(), lambda prompt, output: 1.0).endless_hit_ratio

@@ -54,13 +54,11 @@ class Contender:
         from lmcache.v1.distributed.l2_adapters.config import get_l2_adapter_config_class
 
         from app.tiers.curvine import adapter as curvine
-        from app.tiers.curvine import fused
 
         curvine.register()
         directory.mkdir(parents=True, exist_ok=True)
         kind, place = (curvine.TYPE_NAME, "path") if name == "ours" else (name, "base_path")
         self.directory = directory
-        fused.prepare(wait=True)
         self.adapter: Any = create_l2_adapter(get_l2_adapter_config_class(kind).from_dict({place: str(directory)}))
 
     def store(self, keys: Sequence[Any], objects: Sequence[Any]) -> float:

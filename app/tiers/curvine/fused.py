@@ -3,12 +3,13 @@
 Whatever a worker does between two system calls needs the interpreter's lock, and code that has left the processor's
 caches, because reading a chunk empties them: 64 chunks of 1 MiB took 1.6 times as long as the same reads and hashes in
 C. So the interpreter prepares a table of what is wanted, workers take rows of it in compiled code (`fused_loop.py`),
-and come back only for a file that needs more than a read from the page cache. numba compiles the loop (a second, once a
-process, on a thread of its own; LMCache uses numba too), and the hash is xxhash's own C function. Until it is compiled,
-and wherever a part is missing, `reading.py` does the same file by file.
+and come back only for a file that needs more than a read from the page cache. numba compiles the loop (a second or two,
+once a process, before it serves: beside the first requests it would keep the interpreter from them; LMCache uses numba
+too), and the hash is xxhash's own C function. Wherever a part is missing, `reading.py` does the same file by file.
 """
 
 import ctypes
+import functools
 import importlib
 import logging
 import os
@@ -216,38 +217,11 @@ def _check(reader: FusedReader) -> None:
         raise RuntimeError("the compiled reader does not read what was written")
 
 
-class _Holder:
-    """The process's one reader, compiled in the background."""
-
-    def __init__(self) -> None:
-        self.reader: FusedReader | None = None
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> threading.Thread:
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._compile, name="curvine-compile", daemon=True)
-                self._thread.start()
-            return self._thread
-
-    def _compile(self) -> None:
-        try:
-            self.reader = FusedReader()
-        except Exception as error:
-            logger.info("chunks are read step by step, a little slower: %s", error)
-
-
-_holder = _Holder()
-
-
-def prepare(*, wait: bool = False) -> None:
-    """Starts compiling, once a process. `wait`: until it is done, one way or the other."""
-    thread = _holder.start()
-    if wait:
-        thread.join()
-
-
+@functools.cache
 def reader() -> FusedReader | None:
-    """The compiled reader, once there is one."""
-    return _holder.reader
+    """The process's one, compiled by the first call; None where that does not work."""
+    try:
+        return FusedReader()
+    except Exception as error:
+        logger.info("chunks are read step by step, a little slower: %s", error)
+        return None

@@ -69,7 +69,7 @@ class PoolService:
     def __init__(
         self, pool: Pool, limits: Limits | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        fused.prepare()
+        fused.reader()  # compiled now, not beside the first load
         self.pool = pool
         self.limits = limits = limits or Limits()
         self.breaker = Breaker(threshold=limits.failures, rest_s=limits.rest_s, clock=clock)

@@ -22,7 +22,6 @@ SIZES = [1, 4096, STEP - 4096, STEP - 4095, STEP, STEP + STEP // 4 + 1, 3 * STEP
 
 @pytest.fixture(scope="module")
 def reader() -> FusedReader:
-    fused.prepare(wait=True)
     reader = fused.reader()
     assert reader is not None, "numba, preadv2 and xxhash's functions are there on Linux"
     return reader

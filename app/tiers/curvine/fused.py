@@ -83,6 +83,10 @@ class FusedReader:
         short = ctypes.PyDLL(path)  # calls that are not worth letting go of the interpreter
         self.new_state: Callable[[], int] = declared(short.XXH3_createState, ctypes.c_void_p)
         self.free_state: Callable[[int], object] = declared(short.XXH3_freeState, ctypes.c_int, ctypes.c_void_p)
+        # Held for nanoseconds by others, who never want the interpreter meanwhile.
+        c = ctypes.PyDLL(None)
+        self.lock: Callable[[int], object] = declared(c.pthread_mutex_lock, ctypes.c_int, ctypes.c_void_p)
+        self.unlock: Callable[[int], object] = declared(c.pthread_mutex_unlock, ctypes.c_int, ctypes.c_void_p)
         self.spare: deque[_Memory] = deque(maxlen=_SPARE)
         self._local = threading.local()
         _check(self)
@@ -153,11 +157,19 @@ class FusedTable:
             fits, place, frame.size, place + _HEAD_AT, len(head), _address(payload) if len(payload) else 0,
             len(payload), place + _TAIL_AT, place + _FOUND_AT, len(tail), hole, memory.states[count], 0, 0,
         )  # fmt: skip
-        self._count = memory.numbers[READY] = count + 1
+        self._count = count + 1
+        self._publish(READY, self._count)
 
     def close(self) -> None:
         """There will be no more rows: until then `take` waits for them."""
-        self._memory.numbers[CLOSED] = 1
+        self._publish(CLOSED, 1)
+
+    def _publish(self, place: int, number: int) -> None:
+        # Under the lock, for processors that would let others see the number before the row (64-bit Arm).
+        memory, reader = self._memory, self._reader
+        reader.lock(memory.numbers_at)
+        memory.numbers[place] = number
+        reader.unlock(memory.numbers_at)
 
     def take(self, landing: Landing, worker: int, *, leading: bool = False) -> Taken | None:
         """Reads rows until one needs help; None if none is left. `worker` is this caller's own number, not zero. Blocks
@@ -191,6 +203,16 @@ class FusedTable:
             if numbers[at] == worker and numbers[at + 1] == Answer.READ:
                 found.append(row)
         return found
+
+    def check_integrity(self) -> None:
+        """While nobody is in `take`. Raises AssertionError if a row was taken out of turn or is not accounted for."""
+        numbers = self._memory.numbers
+        taken, ready = numbers[NEXT], numbers[READY]
+        assert 0 <= taken <= ready == self._count <= MOST_ROWS, (taken, ready, self._count)
+        for row in range(ready):
+            at = HEADER + row * ROW + fused_loop.WORKER
+            worker, answer = numbers[at], Answer(numbers[at + 1])
+            assert (worker != 0) == (answer is not Answer.WAITING) == (row < taken), (row, worker, answer)
 
 
 def _address(memory: bytearray | memoryview) -> int:

@@ -98,6 +98,7 @@ def test_what_is_not_there_or_of_another_size_is_handed_back(files: Files) -> No
     assert table.take(Landing(), 1) is None
     assert table.finished(1) == [2]
     assert places[2] == payload_of(2, 4096)
+    table.check_integrity()
 
 
 def test_a_file_system_that_might_block_is_handed_back(files: Files) -> None:
@@ -138,6 +139,7 @@ def test_workers_share_a_table_and_each_row_is_one_workers(files: Files) -> None
         with ThreadPoolExecutor(4) as pool:
             answers = [answer for worker in pool.map(work, range(1, 5)) for answer in worker]
         assert sorted(answers) == list(range(count))
+        table.check_integrity()
         assert places == [payload_of(number, size) for number in range(count)]
 
 

@@ -12,8 +12,6 @@ from app.errors import ServingError
 
 PAGE, CHARTS = "benchmarks.md", "benchmarks"
 _TIMES = "all.json"
-# Too long for a quarter of an hour: it starts each of its systems more than once.
-_NOT_IN_ALL = ("compare",)
 # Results that are not named here follow in the order of their names.
 _ORDER = (
     "ttft",
@@ -74,11 +72,7 @@ def read_times(results: Path) -> dict[str, float]:
 
 def _sum(took: Mapping[str, float]) -> str:
     """What all of it took, the start of the application included."""
-    suite = sum(seconds for name, seconds in took.items() if name not in _NOT_IN_ALL) / 60
-    rest = "".join(
-        f", and {took[name] / 60:.0f} for {name}, which `make bench` leaves out" for name in _NOT_IN_ALL if name in took
-    )
-    return f"## How long it took\n\nAll of the above: {suite:.0f} minutes{rest}.\n" if took else ""
+    return f"## How long it took\n\nAll of the above: {sum(took.values()) / 60:.0f} minutes.\n" if took else ""
 
 
 def read_results(directory: Path) -> list[dict[str, Any]]:

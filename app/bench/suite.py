@@ -5,6 +5,8 @@ processes of their own: what they load and start is gone before the next one beg
 """
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,18 +25,22 @@ from app.bench.load import Bars, progress_bars
 from app.bench.offline import OFFLINE, run_offline
 from app.bench.rag import rag
 from app.bench.ttft import ttft
+from app.errors import ServingError
 
 ENGINES: dict[str, click.Command] = {
     each.name or "": each for each in (ttft, dialogue, rag, agents, concurrency, generators)
 }
-NAMES = (*ENGINES, *OFFLINE)
+SYSTEMS = ("compare",)
+"""They start systems of their own, and write their results themselves."""
+NAMES = (*ENGINES, *SYSTEMS, *OFFLINE)
 # What differs from the defaults where a quarter of an hour on two cores has to be enough for all.
 _QUICK: dict[str, tuple[str, ...]] = {
     "ttft": ("--rounds", "2"),
     "dialogue": ("--rounds", "1", "--answer-tokens", "16"),
-    "rag": ("--requests", "18", "--documents", "5"),
+    "rag": ("--requests", "15", "--documents", "5"),
     "agents": ("--agents", "3", "--steps", "4"),
-    "concurrency": ("--step-s", "8"),
+    "concurrency": ("--step-s", "6"),
+    "compare": ("--quick",),
 }
 
 
@@ -58,6 +64,16 @@ class _Suite:
                     arguments += ["--seed", str(self.common.seed)]
                 with self._timed(name):
                     ENGINES[name].main(arguments, prog_name=name, standalone_mode=False, obj=Shared(target, bars))
+
+    def systems(self, names: Sequence[str], bars: Bars) -> None:
+        for name in names:
+            bars.say(f"{name} ...")
+            quick = _QUICK.get(name, ()) if self.quick else ()
+            arguments = ["bench", name, *quick, "--seed", str(self.common.seed), "--out", str(self.out)]
+            with self._timed(name):
+                done = subprocess.run([sys.executable, "-m", "app.cli", *arguments], capture_output=True, text=True)
+            if done.returncode != 0:
+                raise ServingError(f"tierserve {' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
 
     def offline(self, names: Sequence[str], bars: Bars) -> None:
         for name in names:
@@ -85,12 +101,13 @@ def suite(common: Common, quick: bool, only: tuple[str, ...], docs: Path | None)
     """All measurements, and with --docs the page that shows them.
 
     Files go to --out (default: build/bench). One application is started for all measurements of engines, unless
-    --url names one.
+    --url names one; then nothing is compared with systems that would have to be started beside it.
     """
     run = _Suite(common, common.out or Path("build/bench"), quick)
-    chosen = only or NAMES
+    chosen = chosen_of(only, common.url)
     with progress_bars() as bars:
         run.engines([name for name in chosen if name in ENGINES], bars)
+        run.systems([name for name in chosen if name in SYSTEMS], bars)
         run.offline([name for name in chosen if name in OFFLINE], bars)
     took = {name: round(seconds, 1) for name, seconds in run.took_s.items()}
     note_times(run.out, took)
@@ -101,3 +118,8 @@ def suite(common: Common, quick: bool, only: tuple[str, ...], docs: Path | None)
     for name, seconds in took.items():
         click.echo(f"{seconds:8.1f} s  {name}")
     click.echo(f"{sum(took.values()):8.1f} s  in all; see {', '.join(map(str, [run.out, *written]))}")
+
+
+def chosen_of(only: Sequence[str], url: str | None) -> Sequence[str]:
+    """The names to run: those asked for, or all that the endpoint allows."""
+    return only or [name for name in NAMES if url is None or name not in SYSTEMS]

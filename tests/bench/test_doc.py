@@ -76,15 +76,6 @@ def test_times_are_kept_from_run_to_run_and_shown(tmp_path: Path) -> None:
     assert "All of the above: 3 minutes." in page
 
 
-def test_what_make_bench_leaves_out_is_not_in_its_time(tmp_path: Path) -> None:
-    results, docs = tmp_path / "out", tmp_path / "docs"
-    result("compare").write(results)
-    note_times(results, {"ttft": 120.0, "compare": 900.0})
-    page = write_page(results, docs).read_text()
-    assert "Measured in 900 s on " in page
-    assert "All of the above: 2 minutes, and 15 for compare, which `make bench` leaves out." in page
-
-
 def test_without_results_there_is_no_page(tmp_path: Path) -> None:
     with pytest.raises(ServingError, match="has no results"):
         write_page(tmp_path, tmp_path / "docs")

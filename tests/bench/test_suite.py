@@ -6,7 +6,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from app.bench.suite import ENGINES, NAMES, suite
+from app.bench.suite import ENGINES, NAMES, chosen_of, suite
 from app.bench.target import Target
 from tests.bench.load.sse import Script, SseServer
 
@@ -33,3 +33,9 @@ def test_several_share_a_target_and_become_one_page(scripted: SseServer, target:
 def test_every_measurement_of_engines_is_a_command_of_its_own_name() -> None:
     assert all(command.name == name for name, command in ENGINES.items())
     assert len(set(NAMES)) == len(NAMES)
+
+
+def test_nothing_is_started_beside_an_endpoint_that_runs_unless_it_is_asked_for() -> None:
+    assert chosen_of((), None) == list(NAMES)
+    assert set(NAMES) - set(chosen_of((), "http://here")) == {"compare"}
+    assert chosen_of(("compare",), "http://here") == ("compare",)

@@ -37,9 +37,9 @@ NAMES = (*ENGINES, *SYSTEMS, *OFFLINE)
 _QUICK: dict[str, tuple[str, ...]] = {
     "ttft": ("--rounds", "2"),
     "dialogue": ("--rounds", "1", "--answer-tokens", "16"),
-    "rag": ("--requests", "15", "--documents", "5"),
-    "agents": ("--agents", "3", "--steps", "4"),
-    "concurrency": ("--step-s", "6"),
+    "rag": ("--requests", "12", "--documents", "5"),
+    "agents": ("--agents", "2", "--steps", "4"),
+    "concurrency": ("--step-s", "5"),
     "compare": ("--quick",),
 }
 

@@ -26,7 +26,7 @@ def test_several_share_a_target_and_become_one_page(scripted: SseServer, target:
     assert set(whole["took_s"]) == {"start of the application", "agents", "dialogue"}
     page = Path(whole["pages"][0]).read_text()
     assert "    tierserve bench dialogue --rounds 1 --answer-tokens 16 --seed 2\n" in page
-    assert "    tierserve bench agents --agents 3 --steps 4 --seed 2\n" in page
+    assert "    tierserve bench agents --agents 2 --steps 4 --seed 2\n" in page
     assert json.loads((out / "agents.json").read_text())["seed"] == 2
 
 

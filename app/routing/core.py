@@ -63,10 +63,9 @@ class RoutingCore:
     ) -> None:
         draw = (rng or random.Random()).random
         self.roster = Roster()
-        self.load = LoadBook(clock)
+        self.load = LoadBook(clock, draw)
         self.policy: Policy = make_policy(strategy, self.roster, self.load, clock, draw, options or {})
         self._kv = self.policy if isinstance(self.policy, KvAware) else None
-        self._random = draw
         self._log_decisions = log_decisions
         self._lock = threading.Lock()
         self._replicas: dict[str, Replica] = {}
@@ -114,7 +113,7 @@ class RoutingCore:
                 # A bug in a policy must cost affinity, never a request: Serve would leave the request waiting for ever.
                 logger.exception("policy %s failed, routing by load", self.policy.name)
                 self._counts[f"failed:{type(error).__name__}"] += 1
-                ranking = by_load(self.policy.name, self.roster, self.load, mask, self._random, "policy failed")
+                ranking = by_load(self.policy.name, self.roster, self.load, mask, "policy failed")
             best = ranking.best
             if best is not None:
                 slot = self.roster.slot(best.replica)
@@ -330,8 +329,7 @@ class RoutingCore:
         everyone, having = self.roster.live, self.roster.mask(preferred) if preferred else 0
         if not having or having == everyone:
             return everyone
-        best = self.load.least(having, 1, self._random)[0]
-        idle = self.load.least(everyone, 1, self._random)[0]
+        (best,), (idle,) = self.load.first(having, 1), self.load.first(everyone, 1)
         return having if self.load.requests(best) <= self.load.requests(idle) + _ADAPTER_GAP else everyone
 
     def _remember(self, request: Request, ranking: Ranking) -> None:

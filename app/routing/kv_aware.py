@@ -79,11 +79,11 @@ class KvAware:
             roster,
             load,
             clock,
-            random,
             max_bytes=max_bytes,
             load_weight=LOAD_WEIGHT / _PIECE_TOKENS,
             recent_weight=RECENT_WEIGHT / _PIECE_TOKENS,
         )
+        load.recent_share = _RECENT_WEIGHT
         self._roster = roster
         self._load = load
         self._random = random
@@ -201,7 +201,7 @@ class KvAware:
         for floor, replicas, group in sorted(floors, key=_floor):
             if len(best) == RANKS and floor >= best[-1].score:
                 break
-            slots = self._load.least(replicas, RANKS, self._random)
+            slots = self._load.first(replicas, RANKS)
             best += [_Scored(floor + self._busy_s(slot), self._random(), slot, group) for slot in slots]
             best.sort(key=_by_score)
             del best[RANKS:]

@@ -4,7 +4,7 @@ A policy never raises towards its caller by design, never blocks, has no clock a
 knows nothing of Ray. `round_robin.py` is the trivial implementation, next to which the others can be judged.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -130,10 +130,8 @@ class Policy(Protocol):
         """Raises AssertionError if the policy's own state is inconsistent."""
 
 
-def by_load(
-    strategy: str, roster: Roster, load: LoadBook, candidates: int, random: Callable[[], float], why: str, work: int = 0
-) -> Ranking:
-    """The fallback of every strategy: least loaded first, ties shuffled."""
-    slots = load.least(candidates, RANKS, random)
+def by_load(strategy: str, roster: Roster, load: LoadBook, candidates: int, why: str, work: int = 0) -> Ranking:
+    """The fallback of every strategy: least loaded first, ties at random."""
+    slots = load.first(candidates, RANKS)
     choices = tuple(Choice(roster.name(one), "load", float(load.units(one)), load=load.requests(one)) for one in slots)
     return Ranking(strategy, choices, why, work)

@@ -25,16 +25,13 @@ from operator import itemgetter
 import msgspec
 
 from app.routing.load import LoadBook
+from app.routing.load_row import Row
 from app.routing.policy import CacheReport, Choice, Ranking, Replica, Request
 from app.routing.prefix_tree import Level, PrefixTree
 from app.routing.prompt import PIECE_BYTES
 from app.routing.roster import Roster, slots_of
 from app.routing.selfcheck import SelfCheck
 
-_PER_STEP = 2
-"""Least loaded replicas looked at for the longest match and for none; of each step between, one. Within a step only
-load differs, so more would only lengthen the ranking, at about 1 us each.
-"""
 LOAD_WEIGHT = 0.3
 RECENT_WEIGHT = 0.01
 """Chosen by simulating 12 to 60 conversations of 5 turns on 3 to 8 replicas: between 0.2 and 0.3 time to first token
@@ -53,8 +50,12 @@ class _Expected(msgspec.Struct, frozen=True, gc=False):
 
 
 class PrefixAware:
-    """See the module's text. O(steps of the match), independent of the number of replicas and of the prompt's
+    """See the module's text. O(steps of the match), nearly independent of the number of replicas and of the prompt's
     length.
+
+    The best score is found without scoring everybody. Replicas that hold a prompt down to the same step differ in load
+    only, so the least busy of them is the best of them, and the book of load knows it. A ranking is these: one for each
+    step, and one of those that hold nothing. A second of a step would be busier still where the first is full.
     """
 
     name = "prefix_aware"
@@ -64,7 +65,6 @@ class PrefixAware:
         roster: Roster,
         load: LoadBook,
         clock: Callable[[], float],
-        random: Callable[[], float],
         *,
         max_bytes: int = 64 << 20,
         half_life_s: float = 60.0,
@@ -76,8 +76,9 @@ class PrefixAware:
         self.tree = PrefixTree(roster, max_bytes, half_life_s)
         self._roster = roster
         self._load = load
+        # The book orders replicas as the score does; if load weighs nothing, nearly so.
+        load.recent_share = recent_weight / (load_weight or 1e-6)
         self._clock = clock
-        self._random = random
         self._hot_uses = hot_uses
         self._load_weight = load_weight
         self._recent_weight = recent_weight
@@ -91,41 +92,38 @@ class PrefixAware:
 
     def rank(self, request: Request, candidates: int) -> Ranking:
         pieces = request.prompt.pieces
-        now = self._clock()
-        levels = self.tree.match(pieces, now)
+        levels = self.tree.match(pieces, self._clock())
+        load, weight, recent = self._load, self._load_weight, self._recent_weight
         deepest = levels[-1].depth if levels else 0
-        load, weight, recent, horizon = self._load, self._load_weight, self._recent_weight, self._horizon
         lacking = float(len(pieces) - deepest)
-        scored: list[tuple[float, int, int]] = []
+        scored: list[tuple[float, int, Row]] = []
         left = candidates
         for at in range(len(levels) - 1, -1, -1):
             level = levels[at]
             here = level.holders & left
             if here:
-                left ^= here
-                for slot in load.least(here, 1 if scored else _PER_STEP, self._random):
-                    depth, missing = level.depth, lacking
-                    if horizon.get(slot, -1) >= level.last_use:
-                        depth, missing = self._after_horizon(levels, at, slot, lacking)
-                    scored.append((load.score(slot, missing, weight, recent, now), slot, depth))
+                row, stale = self._holder(here, level.last_use)
+                left ^= here ^ stale
+                if row is not None:
+                    scored.append((lacking + weight * row.weight + recent * row.recent, level.depth, row))
             start = levels[at - 1].depth if at else 0
             lacking += (level.depth - start) * self._discount(level)
-        others = load.least(left, _PER_STEP, self._random)
-        scored += [(load.score(slot, lacking, weight, recent, now), slot, 0) for slot in others]
+        row = load.least(left)
+        if row is not None:
+            scored.append((lacking + weight * row.weight + recent * row.recent, 0, row))
         scored.sort(key=_score)
-        return self._ranking(request, scored, deepest, int(lacking))
+        return self._ranking(request.prompt.work, scored, deepest, len(pieces) - int(lacking))
 
     def on_routed(self, request: Request, slot: int) -> None:
         """Learn at dispatch and not at completion: the requests of a burst then follow each other."""
-        now = self._clock()
-        held = self.tree.held(request.prompt.pieces, slot, self._horizon.get(slot, -1))
-        if held is not None:
-            depth, last_use = held
-            self._expected[request.id] = _Expected(slot, self._tokens(depth), last_use)
-            if len(self._expected) > _REMEMBERED:
-                self._expected.popitem(last=False)
-        for pieces in request.prompt.sequences:
-            self.tree.insert(pieces, slot, now)
+        prompt, now, after = request.prompt, self._clock(), self._horizon.get(slot, -1)
+        for pieces in prompt.sequences:
+            held = self.tree.insert(pieces, slot, now, after)
+            if held is not None and pieces is prompt.pieces:
+                depth, last_use = held
+                self._expected[request.id] = _Expected(slot, self._tokens(depth), last_use)
+                if len(self._expected) > _REMEMBERED:
+                    self._expected.popitem(last=False)
 
     def on_completed(self, request: Request, slot: int, report: CacheReport | None) -> None:
         """Correct by what the engine reused.
@@ -196,40 +194,31 @@ class PrefixAware:
             assert self._roster.live >> slot & 1, f"a horizon is kept for slot {slot}, which is not live"
         assert len(self._expected) <= _REMEMBERED
 
-    def _ranking(self, request: Request, scored: list[tuple[float, int, int]], deepest: int, own: int) -> Ranking:
-        name, requests, per_piece = self._roster.name, self._load.requests, self._tokens(1)
-        other = "spread" if deepest else "load"
-        choices = [
-            Choice(
-                name(slot),
-                "prefix" if depth and depth == deepest else other,
-                score,
-                int(depth * per_piece),
-                0,
-                0,
-                requests(slot),
-            )
-            for score, slot, depth in scored
-        ]
-        work = request.prompt.work
-        new = work - scored[0][2] if scored else work
-        held = work - len(request.prompt.pieces) + own
-        return Ranking(self.name, tuple(choices), None, new, held)
+    def _holder(self, holders: int, last_use: int) -> tuple[Row | None, int]:
+        """The least busy of these that still hold a step last used at `last_use`, and the mask of those less busy whose
+        caches were seen to have evicted further than that.
+        """
+        row, stale = self._load.least(holders), 0
+        if self._horizon:
+            while row is not None and self._horizon.get(row.slot, -1) >= last_use:
+                stale |= row.bit
+                row = self._load.least(holders ^ stale)
+        return row, stale
+
+    def _ranking(self, work: int, scored: list[tuple[float, int, Row]], deepest: int, shared: int) -> Ranking:
+        """`shared`: pieces that are hot, and so in the engines already."""
+        name, per_piece = self._roster.name, self._piece_bytes / self._bytes_per_token
+        choices = []
+        for score, depth, row in scored:
+            reason = "load" if not deepest else "prefix" if depth == deepest else "spread"
+            match, requests = int(depth * per_piece), row.requests + row.foreign_requests
+            choices.append(Choice(name(row.slot), reason, score, match, 0, 0, requests))
+        new = work - scored[0][1] if scored else work
+        return Ranking(self.name, tuple(choices), None, new, work - shared)
 
     def _discount(self, level: Level) -> float:
         per_holder = level.heat / level.holders.bit_count()
         return 1.0 if per_holder <= self._hot_uses else self._hot_uses / per_holder
-
-    def _after_horizon(self, levels: list[Level], at: int, slot: int, lacking: float) -> tuple[int, float]:
-        """What a replica still holds when its stale steps are left out: the deepest step used since, and the cost of
-        the rest.
-        """
-        horizon = self._horizon[slot]
-        while at >= 0 and levels[at].last_use <= horizon:
-            start = levels[at - 1].depth if at else 0
-            lacking += (levels[at].depth - start) * self._discount(levels[at])
-            at -= 1
-        return (levels[at].depth if at >= 0 else 0), lacking
 
     def _held(self, levels: list[Level], slot: int) -> Level | None:
         horizon = self._horizon.get(slot, -1)

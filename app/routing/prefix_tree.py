@@ -26,20 +26,20 @@ _NODE_BYTES = 760
 _PIECE_BYTES = 8
 
 
-class _Node:
-    __slots__ = ("children", "end", "heat", "holders", "last", "last_use", "parent", "pieces", "touched")
+class _Node(msgspec.Struct, eq=False, gc=False):
+    """Out of the garbage collector's sight: links go up only, so nothing here can lead back to it."""
 
-    def __init__(self, parent: "_Node | None", pieces: "array[int]", end: int) -> None:
-        self.parent = parent
-        self.pieces = pieces
-        self.end = end
-        self.last = pieces[-1] if pieces else 0
-        self.holders = 0
-        self.children = 0
-        self.last_use = 0
-        # Uses per half-life, decayed when next touched.
-        self.heat = 0.0
-        self.touched = 0.0
+    parent: "_Node | None"
+    pieces: "array[int]"
+    end: int
+    last: int
+    """pieces[-1]"""
+    holders: int = 0
+    last_use: int = 0
+    heat: float = 0.0
+    """Uses per half-life as of `touched`."""
+    touched: float = 0.0
+    children: int = 0
 
 
 class Level(msgspec.Struct, frozen=True, gc=False):
@@ -63,7 +63,7 @@ class PrefixTree:
         self._roster = roster
         self._max_bytes = max_bytes
         self._half_life_s = half_life_s
-        self._root = _Node(None, array("Q"), 0)
+        self._root = _Node(None, array("Q"), 0, 0)
         self._nodes: dict[int, _Node] = {}
         # (last_use when pushed, first piece): one entry per leaf. A leaf used since is pushed back when it surfaces.
         self._leaves: list[tuple[int, int]] = []
@@ -105,45 +105,34 @@ class PrefixTree:
             depth = end
         return levels
 
-    def held(self, pieces: Sequence[int], slot: int, after: int) -> tuple[int, int] | None:
-        """(depth, last use) of the deepest step of this prompt that one live replica holds and that was used after tick
-        `after`; None if there is none.
+    def insert(self, pieces: Sequence[int], slot: int, now: float, after: int = -1) -> tuple[int, int] | None:
+        """Record that the replica in `slot` now holds the whole of `pieces`. May evict least recently used leaves.
 
-        The same as looking for it in `match`, and cheaper: both its bit and the last use only get less going down.
+        Returns what of it the replica held before: (depth, last use) of the deepest step that was used after tick
+        `after`, None if there was none.
         """
-        found = None
-        depth, count = 0, len(pieces)
-        while depth < count:
-            node = self._nodes.get(pieces[depth])
-            if node is None or not node.holders >> slot & 1 or node.last_use <= after:
-                break
-            end = node.end
-            if end > count or pieces[end - 1] != node.last:
-                return depth + _agreement(node.pieces, pieces, depth), node.last_use
-            found = end, node.last_use
-            depth = end
-        return found
-
-    def insert(self, pieces: Sequence[int], slot: int, now: float) -> None:
-        """Record that the replica in `slot` now holds the whole of `pieces`. May evict least recently used leaves."""
-        if not pieces:
-            return
-        self._tick += 1
+        self._tick = tick = self._tick + 1
+        nodes, bit, held, holding = self._nodes, 1 << slot, None, True
         node, depth, count = self._root, 0, len(pieces)
-        bit = 1 << slot
         while depth < count:
-            child = self._nodes.get(pieces[depth])
+            child = nodes.get(pieces[depth])
             if child is None:
-                child = self._add_leaf(node, array("Q", pieces[depth:]), count)
-            elif not (child.end <= count and pieces[child.end - 1] == child.last):
-                agreed = _agreement(child.pieces, pieces, depth)
-                child = self._split(child, agreed)
+                self._add_leaf(node, array("Q", pieces[depth:]), count, bit, now)
+                break
+            if child.end > count or pieces[child.end - 1] != child.last:
+                child = self._split(child, _agreement(child.pieces, pieces, depth))
+            node, depth = child, child.end
+            if holding:
+                # Both its bit and the last use only get less going down.
+                holding = child.holders & bit != 0 and child.last_use > after
+                if holding:
+                    held = depth, child.last_use
             child.holders |= bit
             child.heat = self._heat(child, now) + 1.0
-            child.touched, child.last_use = now, self._tick
-            node, depth = child, child.end
+            child.touched, child.last_use = now, tick
         if self._bytes > self._max_bytes:
             self._evict()
+        return held
 
     def forget(self, pieces: Sequence[int], slot: int, depth: int) -> None:
         """The replica turned out to hold only the first `depth` pieces of this prompt: drop it from the rest of the
@@ -205,22 +194,20 @@ class PrefixTree:
         age, heat = now - node.touched, node.heat
         return heat * 0.5 ** (age / self._half_life_s) if heat and age > 0 else heat
 
-    def _add_leaf(self, parent: _Node, pieces: "array[int]", end: int) -> _Node:
-        node = _Node(parent, pieces, end)
-        self._nodes[pieces[0]] = node
+    def _add_leaf(self, parent: _Node, pieces: "array[int]", end: int, holders: int, now: float) -> None:
+        first, tick = pieces[0], self._tick
+        self._nodes[first] = _Node(parent, pieces, end, pieces[-1], holders, tick, 1.0, now)
         parent.children += 1
         self._bytes += _NODE_BYTES + _PIECE_BYTES * len(pieces)
-        heapq.heappush(self._leaves, (self._tick, pieces[0]))
-        return node
+        heapq.heappush(self._leaves, (tick, first))
 
     def _split(self, node: _Node, agreed: int) -> _Node:
         """Cut an edge after `agreed` pieces; return the new upper node. The lower keeps its children."""
         parent = node.parent
         assert parent is not None
-        upper = _Node(parent, node.pieces[:agreed], parent.end + agreed)
-        upper.holders, upper.last_use = node.holders, node.last_use
-        upper.heat, upper.touched, upper.children = node.heat, node.touched, 1
-        self._nodes[upper.pieces[0]] = upper
+        pieces, end = node.pieces[:agreed], parent.end + agreed
+        upper = _Node(parent, pieces, end, pieces[-1], node.holders, node.last_use, node.heat, node.touched, 1)
+        self._nodes[pieces[0]] = upper
         node.pieces = node.pieces[agreed:]
         node.parent = upper
         self._nodes[node.pieces[0]] = node

@@ -8,7 +8,6 @@ learned, so several ingress replicas agree without sharing anything: the ring de
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Callable
 
 import xxhash
 
@@ -26,7 +25,6 @@ class Session:
         self,
         roster: Roster,
         load: LoadBook,
-        random: Callable[[], float],
         *,
         points: int = 64,
         balance: float = 1.25,
@@ -34,7 +32,6 @@ class Session:
     ) -> None:
         self._roster = roster
         self._load = load
-        self._random = random
         self._points = points
         self._balance = balance
         self._slack = slack
@@ -48,7 +45,7 @@ class Session:
             return Ranking(self.name, ())
         if not request.session:
             self._keyless += 1
-            return by_load(self.name, self._roster, self._load, candidates, self._random, "no session key", work)
+            return by_load(self.name, self._roster, self._load, candidates, "no session key", work)
         bound = math.ceil(self._balance * (self._load.total_requests + 1) / candidates.bit_count()) + self._slack
         within: list[int] = []
         over: list[int] = []

@@ -2,8 +2,7 @@
 
 import random
 
-from app.routing.load import FOREIGN_S, TENTATIVE_S, LoadBook, load_class
-from app.routing.load_row import RECENT_S
+from app.routing.load import FOREIGN_S, RECENT_S, TENTATIVE_S, LoadBook
 
 
 class Clock:
@@ -16,7 +15,7 @@ class Clock:
 
 def make(replicas: int) -> tuple[LoadBook, Clock]:
     clock = Clock()
-    book = LoadBook(clock)
+    book = LoadBook(clock, random.Random(2).random)
     for slot in range(replicas):
         book.add_replica(slot)
     return book, clock
@@ -145,27 +144,21 @@ def test_what_other_routers_sent_counts_until_it_is_stale() -> None:
     assert book.requests(0) == 1
 
 
-def test_least_takes_the_lightest_and_breaks_ties_evenly() -> None:
+def test_the_least_busy_come_first_and_ties_are_broken_evenly() -> None:
     book, _ = make(4)
     book.assign("a", 0, 100)
-    draws = random.Random(3)
     counts = [0] * 4
     for _ in range(3000):
-        counts[book.least(0b1111, 1, draws.random)[0]] += 1
+        (slot,) = book.first(0b1111, 1)
+        counts[slot] += 1
+        book.assign("b", slot, 1)
+        book.settle("b", None)
     assert counts[0] == 0
     assert max(counts[1:]) < 1.2 * min(counts[1:])
-    assert book.least(0b1111, 4, draws.random)[-1] == 0
-    assert book.least(0b0001, 3, draws.random) == [0]
-    assert book.least(0, 3, draws.random) == []
-
-
-def test_load_classes_are_monotone_and_narrow() -> None:
-    values = [*range(2000), *(1 << bit for bit in range(11, 62))]
-    classes = [load_class(value) for value in values]
-    assert classes == sorted(classes)
-    for value in range(16, 2000):
-        first = next(one for one in range(value, 0, -1) if load_class(one - 1) != load_class(value))
-        assert value - first <= 0.125 * first
+    assert book.first(0b1111, 4)[-1] == 0
+    assert book.first(0b0001, 3) == [0]
+    assert book.first(0, 3) == []
+    assert book.least(0) is None
 
 
 def test_recent_work_fades_by_half_lives_and_is_not_given_back() -> None:
@@ -176,6 +169,7 @@ def test_recent_work_fades_by_half_lives_and_is_not_given_back() -> None:
     start = book.recent(0)
     assert start == 64
     clock.now += RECENT_S
+    book.expire()
     assert book.recent(0) == start / 2
     book.drop_replica(0)
     assert book.recent(0) == 0
@@ -192,7 +186,7 @@ def test_what_answers_hold_crowds_until_they_end_and_not_only_until_their_first_
     assert book.units(0) == 2 * book.request_units
     assert book.weight(0) > book.units(0) + 100
     book.assign("c", 1, 40, 40)
-    assert book.least(0b11, 2, random.Random(1).random) == [1, 0]
+    assert book.first(0b11, 2) == [1, 0]
     for name in ("a", "b"):
         book.release(name, 0)
     assert book.weight(0) == 0

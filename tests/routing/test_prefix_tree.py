@@ -189,7 +189,7 @@ def test_the_fleet_size_hardly_matters() -> None:
 
 @given(st.lists(st.tuples(words, st.integers(0, 3)), max_size=30), words, st.integers(0, 3), st.integers(-1, 30))
 @settings(max_examples=300)
-def test_held_is_the_deepest_step_of_a_match_that_was_used_since(
+def test_inserting_says_what_was_held_the_deepest_step_of_a_match_that_was_used_since(
     inserts: list[tuple[str, int]], asked: str, slot: int, after: int
 ) -> None:
     tree, _ = make(4)
@@ -200,4 +200,4 @@ def test_held_is_the_deepest_step_of_a_match_that_was_used_since(
         for level in tree.match(pieces(asked), 0.0)
         if level.holders >> slot & 1 and level.last_use > after
     ]
-    assert tree.held(pieces(asked), slot, after) == (levels[-1] if levels else None)
+    assert tree.insert(pieces(asked), slot, 0.0, after) == (levels[-1] if levels else None)

@@ -106,13 +106,12 @@ class RoutingCore:
         """
         with self._lock:
             self.load.expire()
-            mask = self._candidates(preferred)
+            mask = self._candidates(preferred) if preferred else self.roster.live
             try:
                 ranking = self.policy.rank(request, mask)
             except Exception as error:
                 # A bug in a policy must cost affinity, never a request: Serve would leave the request waiting for ever.
-                logger.exception("policy %s failed, routing by load", self.policy.name)
-                self._counts[f"failed:{type(error).__name__}"] += 1
+                self._failed(error)
                 ranking = by_load(self.policy.name, self.roster, self.load, mask, "policy failed")
             best = ranking.best
             if best is not None:
@@ -142,7 +141,10 @@ class RoutingCore:
             record = self._records.get(request_id)
             if slot is not None and record is not None:
                 record.replica = replica
-                self._guard(self.policy.on_routed, record.request, slot)
+                try:
+                    self.policy.on_routed(record.request, slot)
+                except Exception as error:
+                    self._failed(error)
 
     def accepted(self, request_id: str, replica: str) -> None:
         with self._lock:
@@ -165,7 +167,10 @@ class RoutingCore:
                 self.load.release(request_id, slot)
                 record = self._records.get(request_id)
                 if record is not None:
-                    self._guard(self.policy.on_ended, record.request, slot)
+                    try:
+                        self.policy.on_ended(record.request, slot)
+                    except Exception as error:
+                        self._failed(error)
 
     def observed(self, replica: str, ongoing: int) -> None:
         """The replica said how many requests it has: this is how routers of several ingress replicas see each
@@ -326,22 +331,26 @@ class RoutingCore:
             logger.warning("%s ranks without all it needs: %s", self.policy.name, why)
 
     def _candidates(self, preferred: Iterable[str]) -> int:
-        everyone, having = self.roster.live, self.roster.mask(preferred) if preferred else 0
+        everyone, having = self.roster.live, self.roster.mask(preferred)
         if not having or having == everyone:
             return everyone
         (best,), (idle,) = self.load.first(having, 1), self.load.first(everyone, 1)
         return having if self.load.requests(best) <= self.load.requests(idle) + _ADAPTER_GAP else everyone
 
     def _remember(self, request: Request, ranking: Ranking) -> None:
-        self._forget(request.id)
-        # A piece is a Python integer of 36 bytes, nine token ids of an array weigh as much.
-        weight = request.prompt.work + len(request.tokens or ()) // 9
-        self._records[request.id] = _Record(request, ranking, weight=weight)
+        records = self._records
+        if request.id in records:
+            self._forget(request.id)
+        weight = request.prompt.work
+        if request.tokens is not None:
+            # A piece is a Python integer of 36 bytes, nine token ids of an array weigh as much.
+            weight += len(request.tokens) // 9
+        records[request.id] = _Record(request, ranking, None, weight)
         self._record_pieces += weight
         if request.trace:
             self._traces[request.trace] = request.id
-        while len(self._records) > _RECORDS or (self._record_pieces > _RECORD_PIECES and len(self._records) > 1):
-            self._forget(next(iter(self._records)))
+        while len(records) > _RECORDS or (self._record_pieces > _RECORD_PIECES and len(records) > 1):
+            self._forget(next(iter(records)))
 
     def _forget(self, request_id: str) -> None:
         record = self._records.pop(request_id, None)
@@ -351,12 +360,18 @@ class RoutingCore:
                 del self._traces[record.request.trace]
 
     def _guard(self, hook: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call a policy's hook; a bug in it is logged and counted, and nothing else."""
+        """Call a policy's hook; a bug in it is logged and counted, and nothing else. What comes with every request is
+        guarded in place: passing through here costs 0.3 us.
+        """
         try:
             hook(*args, **kwargs)
         except Exception as error:
-            logger.exception("policy %s failed in a hook", self.policy.name)
-            self._counts[f"failed:{type(error).__name__}"] += 1
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """Called while handling `error`."""
+        logger.exception("policy %s failed", self.policy.name)
+        self._counts[f"failed:{type(error).__name__}"] += 1
 
 
 def explain(request: Request, ranking: Ranking) -> str:

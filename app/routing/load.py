@@ -88,7 +88,7 @@ class LoadBook:
     def add_replica(self, slot: int) -> None:
         if slot not in self._rows:
             row = self._rows[slot] = Row(slot)
-            self._order.add(row, 0.0)
+            self._order.add(row)
 
     def drop_replica(self, slot: int) -> None:
         """Forget the replica and everything in flight on it."""
@@ -174,8 +174,8 @@ class LoadBook:
             # The oldest of its tries there.
             lease = next((one for one in reversed([*_tries(lease)]) if one.row.slot == slot), None)
         if lease is not None and lease.row.slot == slot:
-            self._end(lease)
             self._forget(lease)
+            self._end(lease)
 
     # --- what others sent -------------------------------------------------------------------------------------------
 
@@ -301,17 +301,18 @@ class LoadBook:
 
     def _forget(self, lease: Lease) -> Lease | None:
         """Take it out of its request's tries; returns the newest one left."""
-        request = lease.request
-        head = self._leases.pop(request)
+        head = self._leases.pop(lease.request)
         if head is lease:
-            head = lease.earlier  # type: ignore[assignment]
+            if lease.earlier is None:
+                return None
+            head = lease.earlier
         else:
             at = head
             while at.earlier is not lease:
-                at = at.earlier  # type: ignore[assignment]
+                assert at.earlier is not None
+                at = at.earlier
             at.earlier = lease.earlier
-        if head is not None:
-            self._leases[request] = head
+        self._leases[lease.request] = head
         return head
 
     def _loaded(self, row: Row) -> None:

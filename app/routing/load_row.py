@@ -14,6 +14,7 @@ class Row:
     __slots__ = (
         "bit",
         "crowd",
+        "filed",
         "foreign",
         "foreign_requests",
         "foreign_until",
@@ -37,7 +38,7 @@ class Row:
         """Work given lately, fading. An average, not a count: nothing is owed back."""
         self.weight = 0
         """own + foreign + crowd."""
-        self.key = 0.0
+        self.key = self.filed = 0.0
         """Its place among the others: see order.py."""
 
 

@@ -1,7 +1,8 @@
-"""Replicas in the order of how busy they are, kept up change by change, so that no question looks at all of them."""
+"""Replicas by how busy they are, kept up change by change, so that no question looks at all of them."""
 
-from bisect import bisect_left
 from collections.abc import Callable
+from heapq import heapify, heappop, heappush, heapreplace
+from operator import attrgetter
 
 from app.routing.load_row import Row
 from app.routing.roster import slots_of
@@ -10,98 +11,118 @@ _TIE = 1e-6
 """What ties are broken by: up to so much is added at random, and as much more for each time that everybody could have
 changed, so that nobody is last for long. Nothing that counts is as small.
 """
+_by_key = attrgetter("key")
 
 
 class Order:
-    """Two lists side by side, sorted by `Row.key`. To bisect them and to move what lies behind is done in C: a change
-    costs 0.4 us among 64 replicas.
+    """A heap of (key, slot) that is corrected when it is asked, and not before.
 
-    Not thread safe: its owner is the book of load.
+    `Row.key` is how busy a replica is now, `Row.filed` the key that it has in the heap, which is never above. So a
+    replica that gets busier costs nothing until it is on top, and one that gets less busy is pushed once more; what
+    it was filed under before means nothing from then on. In a heap of 64 a push costs 0.2 us.
+
+    Not thread safe: its owner is the book of load. Masks are of replicas that are there.
     """
 
     def __init__(self, random: Callable[[], float]) -> None:
         self._random = random
-        self._keys: list[float] = []
-        self._rows: list[Row] = []
-        self._by_slot: dict[int, Row] = {}
+        self._rows: dict[int, Row] = {}
+        self._heap: list[tuple[float, int]] = []
         self._turn = 0.0
 
-    def add(self, row: Row, number: float) -> None:
-        self._by_slot[row.slot] = row
-        self._insert(row, number)
+    def add(self, row: Row) -> None:
+        """A replica that is not busy at all."""
+        self._rows[row.slot] = row
+        row.key = row.filed = self._turn + _TIE * self._random()
+        heappush(self._heap, (row.key, row.slot))
 
     def remove(self, row: Row) -> None:
-        del self._by_slot[row.slot]
-        self._take_out(row)
+        """O(replicas)."""
+        del self._rows[row.slot]
+        self._rebuild()
 
     def move(self, row: Row, number: float) -> None:
-        self._take_out(row)
-        self._insert(row, number)
+        """The replica is so busy now."""
+        self._turn += _TIE / len(self._rows)
+        row.key = key = number + self._turn + _TIE * self._random()
+        if key < row.filed:
+            row.filed = key
+            heappush(self._heap, (key, row.slot))
+            if len(self._heap) > 4 * len(self._rows):
+                self._rebuild()
 
     def renew(self, number: Callable[[Row], float]) -> None:
-        """Everybody's number changed. 0.02 ms for 64 replicas."""
+        """Everybody has changed. 0.03 ms for 64 replicas."""
         self._turn = 0.0
-        for row in self._rows:
+        for row in self._rows.values():
             row.key = number(row) + _TIE * self._random()
-        self._rows.sort(key=_key)
-        self._keys = [row.key for row in self._rows]
+        self._rebuild()
 
     def least(self, mask: int) -> Row | None:
-        """The least busy replica in `mask`, in O(square root of the replicas): of a few each is looked at, for many the
-        order is followed until it meets one.
+        """The least busy replica in `mask`. O(square root of the replicas): of a few each is looked at; of many, those
+        in order until one of them comes.
         """
+        rows = self._rows
         if not mask & (mask - 1):
-            return self._by_slot.get(mask.bit_length() - 1)
-        rows, count = self._rows, mask.bit_count()
-        if count * count < len(rows):
-            return min(self._some(mask), key=_key)
-        for row in rows:
-            if row.bit & mask:
-                return row
-        return None
+            return rows.get(mask.bit_length() - 1)
+        if self._is_few(mask, 1):
+            found = None
+            while mask:
+                row = rows[mask.bit_length() - 1]
+                mask ^= row.bit
+                if found is None or row.key < found.key:
+                    found = row
+            return found
+        top = self._top()
+        return top if top.bit & mask else self.first(mask, 1)[0]
 
     def first(self, mask: int, count: int) -> list[Row]:
         """Up to `count` of the least busy replicas in `mask`, in order. The same, times the square root of `count`."""
-        rows, there = self._rows, mask.bit_count()
-        if there * there < count * len(rows):
-            return sorted(self._some(mask), key=_key)[:count]
-        found = []
-        for row in rows:
+        if self._is_few(mask, count):
+            return sorted((self._rows[slot] for slot in slots_of(mask)), key=_by_key)[:count]
+        found: list[Row] = []
+        taken: list[tuple[float, int]] = []
+        while mask and len(found) < count:
+            row = self._top()
+            taken.append(heappop(self._heap))
             if row.bit & mask:
+                mask ^= row.bit
                 found.append(row)
-                if len(found) in (count, there):
-                    break
+        for entry in taken:
+            heappush(self._heap, entry)
         return found
 
     def check_integrity(self, number: Callable[[Row], float]) -> None:
-        """Raises AssertionError unless every replica stands once and where it belongs."""
-        for row in self._rows:
+        """Raises AssertionError unless every replica is as busy as `number` says, and found where it is filed."""
+        entries = set(self._heap)
+        for slot, row in self._rows.items():
             added = row.key - number(row)
-            assert -_TIE <= added <= self._turn + 2 * _TIE, f"slot {row.slot} is {added} away from its place"
-        assert self._keys == sorted(self._keys), "out of order"
-        assert self._keys == [row.key for row in self._rows], "keys and replicas are out of step"
-        assert sorted(row.slot for row in self._rows) == sorted(self._by_slot), "a replica is missing or twice there"
+            assert -_TIE <= added <= self._turn + 2 * _TIE, f"slot {slot} is {added} away from its place"
+            assert row.filed <= row.key, f"slot {slot} is filed under {row.filed}, above {row.key}"
+            assert (row.filed, slot) in entries, f"slot {slot} is missing"
+        assert len(self._heap) <= 4 * len(self._rows), f"{len(self._heap)} entries for {len(self._rows)} replicas"
 
-    def _some(self, mask: int) -> list[Row]:
-        by_slot = self._by_slot
-        return [by_slot[slot] for slot in slots_of(mask)]
+    def _is_few(self, mask: int, count: int) -> bool:
+        """Whether to look at each is less work than to follow the order, where a step costs eight looks."""
+        there = mask.bit_count()
+        return there * there < 8 * count * len(self._rows)
 
-    def _insert(self, row: Row, number: float) -> None:
-        keys, rows = self._keys, self._rows
-        self._turn += _TIE / (len(rows) + 1)
-        row.key = key = number + self._turn + _TIE * self._random()
-        at = bisect_left(keys, key)
-        keys.insert(at, key)
-        rows.insert(at, row)
+    def _top(self) -> Row:
+        """The least busy of those in the heap, of which there must be one."""
+        heap, rows = self._heap, self._rows
+        while True:
+            key, slot = heap[0]
+            row = rows[slot]
+            if key == row.key:
+                return row
+            if key == row.filed:
+                row.filed = row.key
+                heapreplace(heap, (row.key, slot))
+            else:
+                heappop(heap)  # filed anew since
 
-    def _take_out(self, row: Row) -> None:
-        rows = self._rows
-        at = bisect_left(self._keys, row.key)
-        while rows[at] is not row:  # another with the very same key
-            at += 1
-        del self._keys[at]
-        del rows[at]
-
-
-def _key(row: Row) -> float:
-    return row.key
+    def _rebuild(self) -> None:
+        for row in self._rows.values():
+            row.filed = row.key
+        self._heap = [(row.key, slot) for slot, row in self._rows.items()]
+        heapify(self._heap)

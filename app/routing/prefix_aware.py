@@ -93,7 +93,7 @@ class PrefixAware:
     def rank(self, request: Request, candidates: int) -> Ranking:
         pieces = request.prompt.pieces
         levels = self.tree.match(pieces, self._clock())
-        load, weight, recent = self._load, self._load_weight, self._recent_weight
+        load, weight, recent, horizon = self._load, self._load_weight, self._recent_weight, self._horizon
         deepest = levels[-1].depth if levels else 0
         lacking = float(len(pieces) - deepest)
         scored: list[tuple[float, int, Row]] = []
@@ -102,7 +102,9 @@ class PrefixAware:
             level = levels[at]
             here = level.holders & left
             if here:
-                row, stale = self._holder(here, level.last_use)
+                row, stale = load.least(here), 0
+                if horizon and row is not None:
+                    row, stale = self._fresh(row, here, level.last_use)
                 left ^= here ^ stale
                 if row is not None:
                     scored.append((lacking + weight * row.weight + recent * row.recent, level.depth, row))
@@ -194,15 +196,15 @@ class PrefixAware:
             assert self._roster.live >> slot & 1, f"a horizon is kept for slot {slot}, which is not live"
         assert len(self._expected) <= _REMEMBERED
 
-    def _holder(self, holders: int, last_use: int) -> tuple[Row | None, int]:
-        """The least busy of these that still hold a step last used at `last_use`, and the mask of those less busy whose
-        caches were seen to have evicted further than that.
+    def _fresh(self, least: Row, holders: int, last_use: int) -> tuple[Row | None, int]:
+        """The least busy of these that still hold a step last used at `last_use`, given the least busy of all; and the
+        mask of those less busy whose caches were seen to have evicted further than that.
         """
-        row, stale = self._load.least(holders), 0
-        if self._horizon:
-            while row is not None and self._horizon.get(row.slot, -1) >= last_use:
-                stale |= row.bit
-                row = self._load.least(holders ^ stale)
+        row: Row | None = least
+        stale = 0
+        while row is not None and self._horizon.get(row.slot, -1) >= last_use:
+            stale |= row.bit
+            row = self._load.least(holders ^ stale)
         return row, stale
 
     def _ranking(self, work: int, scored: list[tuple[float, int, Row]], deepest: int, shared: int) -> Ranking:

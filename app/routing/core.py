@@ -23,7 +23,7 @@ from app.cost import CostModel, Tier
 from app.routing.kv_aware import KvAware
 from app.routing.kv_events import decode_batch
 from app.routing.load import LoadBook
-from app.routing.policy import CacheReport, Policy, Ranking, Replica, Request, by_load
+from app.routing.policy import CacheReport, Held, Policy, Ranking, Replica, Request, by_load
 from app.routing.roster import Roster, slots_of
 from app.routing.strategies import make_policy
 from app.routing.tier_index import TierBatch, TierIndex
@@ -43,8 +43,9 @@ _RECORD_PIECES = 1_000_000
 class _Record(msgspec.Struct, eq=False, gc=False):
     request: Request
     ranking: Ranking
+    weight: int
     replica: str | None = None
-    weight: int = 0
+    held: Held = None
 
 
 class RoutingCore:
@@ -63,6 +64,7 @@ class RoutingCore:
     ) -> None:
         draw = (rng or random.Random()).random
         self.roster = Roster()
+        self._slots = self.roster.slots
         self.load = LoadBook(clock, draw)
         self.policy: Policy = make_policy(strategy, self.roster, self.load, clock, draw, options or {})
         self._kv = self.policy if isinstance(self.policy, KvAware) else None
@@ -115,10 +117,9 @@ class RoutingCore:
                 ranking = by_load(self.policy.name, self.roster, self.load, mask, "policy failed")
             best = ranking.best
             if best is not None:
-                slot = self.roster.slot(best.replica)
-                assert slot is not None
-                self.load.assign(request.id, slot, ranking.prefill_units, ranking.held_units, loads=bool(best.load_s))
-            self._reasons[ranking.reason] += 1
+                slot, waits = self._slots[best.replica], bool(best.load_s)
+                self.load.assign(request.id, slot, ranking.prefill_units, ranking.held_units, waits)
+                self._reasons[best.reason] += 1
             self._remember(request, ranking)
         if self._log_decisions:
             logger.info("%s", explain(request, ranking))
@@ -136,33 +137,33 @@ class RoutingCore:
         PrefixAware.on_routed.
         """
         with self._lock:
-            slot = None if replica is None else self.roster.slot(replica)
+            slot = None if replica is None else self._slots.get(replica)
             self.load.settle(request_id, slot)
             record = self._records.get(request_id)
             if slot is not None and record is not None:
                 record.replica = replica
                 try:
-                    self.policy.on_routed(record.request, slot)
+                    record.held = self.policy.on_routed(record.request, slot)
                 except Exception as error:
                     self._failed(error)
 
     def accepted(self, request_id: str, replica: str) -> None:
         with self._lock:
-            slot = self.roster.slot(replica)
+            slot = self._slots.get(replica)
             if slot is not None:
                 self.load.confirm(request_id, slot)
 
     def first_token(self, request_id: str, replica: str) -> None:
         """Optional: makes load fall when prefill is over instead of when the answer is."""
         with self._lock:
-            slot = self.roster.slot(replica)
+            slot = self._slots.get(replica)
             if slot is not None:
                 self.load.first_token(request_id, slot)
 
     def ended(self, request_id: str, replica: str) -> None:
         """Success, error, disconnect or rejection: the replica no longer works on it."""
         with self._lock:
-            slot = self.roster.slot(replica)
+            slot = self._slots.get(replica)
             if slot is not None:
                 self.load.release(request_id, slot)
                 record = self._records.get(request_id)
@@ -177,7 +178,7 @@ class RoutingCore:
         other's load.
         """
         with self._lock:
-            slot = self.roster.slot(replica)
+            slot = self._slots.get(replica)
             if slot is not None:
                 self.load.observe(slot, ongoing)
 
@@ -211,7 +212,9 @@ class RoutingCore:
                     # prefill.
                     if first_token_s is not None and self.cost is not None and not chosen.load:
                         self.cost.observe_first_token(first_token_s, report.computed, report.l1, report.l2)
-            self._guard(self.policy.on_completed, record.request, slot, report)
+            held = record.held if served == record.replica else None
+            record.held = None
+            self._guard(self.policy.on_completed, record.request, slot, report, held)
 
     def request(self, request_id: str) -> Request | None:
         """A request chosen for before, so that a retry neither reads nor tokenises it again."""
@@ -345,7 +348,7 @@ class RoutingCore:
         if request.tokens is not None:
             # A piece is a Python integer of 36 bytes, nine token ids of an array weigh as much.
             weight += len(request.tokens) // 9
-        records[request.id] = _Record(request, ranking, None, weight)
+        records[request.id] = _Record(request, ranking, weight)
         self._record_pieces += weight
         if request.trace:
             self._traces[request.trace] = request.id

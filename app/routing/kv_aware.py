@@ -29,7 +29,7 @@ from app.routing.flights import Flights
 from app.routing.kv_index import EngineIndex
 from app.routing.kv_keys import block_keys, chunk_keys, pack, scope_seed
 from app.routing.load import LoadBook
-from app.routing.policy import RANKS, CacheReport, Choice, Ranking, Replica, Request
+from app.routing.policy import RANKS, CacheReport, Choice, Held, Ranking, Replica, Request
 from app.routing.prefix_aware import LOAD_WEIGHT, RECENT_WEIGHT, PrefixAware
 from app.routing.roster import Roster, slots_of
 from app.routing.selfcheck import SelfCheck
@@ -113,16 +113,17 @@ class KvAware:
         held = int(len(request.tokens) * _charged(charges, 0, len(request.tokens)))
         return Ranking(self.name, tuple(map(self._choice, best)), why, work, held)
 
-    def on_routed(self, request: Request, slot: int) -> None:
-        self._fallback.on_routed(request, slot)
+    def on_routed(self, request: Request, slot: int) -> Held:
+        held = self._fallback.on_routed(request, slot)
         if request.tokens is None:
-            return
+            return held
         seed = scope_seed(self._adapter(request), request.prompt.salt, _FLIGHT_TOKENS)
         self._flights.start(slot, request.id, block_keys(pack(request.tokens), seed, _FLIGHT_TOKENS))
         self._load.room = self.l0.most_tokens
+        return held
 
-    def on_completed(self, request: Request, slot: int, report: CacheReport | None) -> None:
-        self._fallback.on_completed(request, slot, report)
+    def on_completed(self, request: Request, slot: int, report: CacheReport | None, held: Held) -> None:
+        self._fallback.on_completed(request, slot, report, held)
         self.on_ended(request, slot)
 
     def on_ended(self, request: Request, slot: int) -> None:

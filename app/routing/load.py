@@ -78,6 +78,10 @@ class LoadBook:
         self._fade_at = clock() + FADE_S
         self._rows: dict[int, Row] = {}
         self._order = Order(random)
+        self.least = self._order.least
+        """The least busy replica in a mask, by `weight + recent_share * recent`, ties at random. To look at, not to
+        keep.
+        """
         self.total_requests = 0
         """In flight on all replicas together, ours and others'."""
         self.loading = 0
@@ -104,7 +108,7 @@ class LoadBook:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def assign(self, request: str, slot: int, prefill_units: int, held_units: int = 0, *, loads: bool = False) -> None:
+    def assign(self, request: str, slot: int, prefill_units: int, held_units: int = 0, loads: bool = False) -> None:
         """The request will probably go to `slot`: counts at once. A second choice for the same request replaces the
         first. `held_units` is how much more of its KV takes room until it ends, computed or not; `loads` that it waits
         for KV from another tier before its prefill.
@@ -237,12 +241,6 @@ class LoadBook:
         row = self._rows.get(slot, _NOBODY)
         return row.requests + row.foreign_requests
 
-    def least(self, mask: int) -> Row | None:
-        """The least busy replica in `mask`, by `weight + recent_share * recent`, ties at random. To look at, not to
-        keep.
-        """
-        return self._order.least(mask)
-
     def first(self, mask: int, count: int) -> list[int]:
         """Up to `count` of the least busy replicas in `mask`, in order."""
         return [row.slot for row in self._order.first(mask, count)]
@@ -331,7 +329,9 @@ class LoadBook:
         held = row.holds
         if held > self._most_held:
             self._most_held = held
-        full = min(held / (self.room or self._most_held), _OVERFULL)
+        full = held / (self.room or self._most_held)
+        if full > _OVERFULL:
+            full = _OVERFULL
         row.crowd = int(self.crowd_weight * full * full * held)
         row.weight = row.own + row.foreign + row.crowd
         self._order.move(row, row.weight + self.recent_share * row.recent)

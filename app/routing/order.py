@@ -11,6 +11,8 @@ _TIE = 1e-6
 """What ties are broken by: up to so much is added at random, and as much more for each time that everybody could have
 changed, so that nobody is last for long. Nothing that counts is as small.
 """
+_LOOKS = 8
+"""A step along the order costs as much as to look at so many."""
 _by_key = attrgetter("key")
 
 
@@ -63,9 +65,10 @@ class Order:
         in order until one of them comes.
         """
         rows = self._rows
-        if not mask & (mask - 1):
+        there = mask.bit_count()
+        if there <= 1:
             return rows.get(mask.bit_length() - 1)
-        if self._is_few(mask, 1):
+        if there * there < _LOOKS * len(rows):
             found = None
             while mask:
                 row = rows[mask.bit_length() - 1]
@@ -78,7 +81,8 @@ class Order:
 
     def first(self, mask: int, count: int) -> list[Row]:
         """Up to `count` of the least busy replicas in `mask`, in order. The same, times the square root of `count`."""
-        if self._is_few(mask, count):
+        there = mask.bit_count()
+        if there * there < _LOOKS * count * len(self._rows):
             return sorted((self._rows[slot] for slot in slots_of(mask)), key=_by_key)[:count]
         found: list[Row] = []
         taken: list[tuple[float, int]] = []
@@ -101,11 +105,6 @@ class Order:
             assert row.filed <= row.key, f"slot {slot} is filed under {row.filed}, above {row.key}"
             assert (row.filed, slot) in entries, f"slot {slot} is missing"
         assert len(self._heap) <= 4 * len(self._rows), f"{len(self._heap)} entries for {len(self._rows)} replicas"
-
-    def _is_few(self, mask: int, count: int) -> bool:
-        """Whether to look at each is less work than to follow the order, where a step costs eight looks."""
-        there = mask.bit_count()
-        return there * there < 8 * count * len(self._rows)
 
     def _top(self) -> Row:
         """The least busy of those in the heap, of which there must be one."""

@@ -13,6 +13,8 @@ from app.routing.load import LoadBook
 from app.routing.prompt import Prompt
 from app.routing.roster import Roster
 
+Held = tuple[int, int] | None
+"""What a replica held of a prompt that was sent there: (pieces, when that was last used, on the policy's own clock)."""
 RANKS = 8
 """How many replicas a ranking names when nothing but load tells them apart."""
 
@@ -92,7 +94,8 @@ class Ranking(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def reason(self) -> str:
-        return self.choices[0].reason if self.choices else "nobody"
+        best = self.best
+        return best.reason if best is not None else "nobody"
 
 
 class Policy(Protocol):
@@ -105,11 +108,15 @@ class Policy(Protocol):
         request when all of a ranking were full, so it must not count requests.
         """
 
-    def on_routed(self, request: Request, slot: int) -> None:
-        """The request was sent to this replica, which will hold its prompt."""
+    def on_routed(self, request: Request, slot: int) -> Held:
+        """The request was sent to this replica, which will hold its prompt. What is returned is given back once, at
+        `on_completed`.
+        """
 
-    def on_completed(self, request: Request, slot: int, report: CacheReport | None) -> None:
-        """A response came back, with what the engine reused if it said so."""
+    def on_completed(self, request: Request, slot: int, report: CacheReport | None, held: Held) -> None:
+        """A response came back, with what the engine reused if it said so. Without `held`: another replica's, or not
+        the first.
+        """
 
     def on_ended(self, request: Request, slot: int) -> None:
         """The replica no longer works on it, whichever way it ended. Comes even when no report does."""

@@ -18,15 +18,13 @@ the less a new holder is charged; a prefix used less than h0 times per half-life
 is charged in full.
 """
 
-from collections import OrderedDict
+import math
 from collections.abc import Callable
-from operator import itemgetter
-
-import msgspec
+from operator import attrgetter
 
 from app.routing.load import LoadBook
 from app.routing.load_row import Row
-from app.routing.policy import CacheReport, Choice, Ranking, Replica, Request
+from app.routing.policy import CacheReport, Choice, Held, Ranking, Replica, Request
 from app.routing.prefix_tree import Level, PrefixTree
 from app.routing.prompt import PIECE_BYTES
 from app.routing.roster import Roster, slots_of
@@ -38,15 +36,9 @@ RECENT_WEIGHT = 0.01
 hardly changes, at 1.0 it is 30 % worse, because a conversation that is moved is computed once more and later turns
 pay for it.
 """
-_score = itemgetter(0)
-_REMEMBERED = 20_000
-"""Requests whose expected hit is remembered until their report comes."""
-
-
-class _Expected(msgspec.Struct, frozen=True, gc=False):
-    slot: int
-    tokens: float
-    last_use: int
+_by_score = attrgetter("score")
+_NOTHING = Level(0, -1, 0.0, 1 << 62)
+"""The step before the first, which every replica holds."""
 
 
 class PrefixAware:
@@ -84,67 +76,67 @@ class PrefixAware:
         self._recent_weight = recent_weight
         self._piece_bytes = piece_bytes
         self._bytes_per_token = 4.0
-        self._expected: OrderedDict[str, _Expected] = OrderedDict()
         # Per replica, the tick up to which unused prefixes are known to have left its cache.
         self._horizon: dict[int, int] = {}
         self._corrections = 0
         self.check = SelfCheck()
 
     def rank(self, request: Request, candidates: int) -> Ranking:
-        pieces = request.prompt.pieces
-        levels = self.tree.match(pieces, self._clock())
-        load, weight, recent, horizon = self._load, self._load_weight, self._recent_weight, self._horizon
-        deepest = levels[-1].depth if levels else 0
-        lacking = float(len(pieces) - deepest)
-        scored: list[tuple[float, int, Row]] = []
-        left = candidates
-        for at in range(len(levels) - 1, -1, -1):
-            level = levels[at]
-            here = level.holders & left
-            if here:
-                row, stale = load.least(here), 0
-                if horizon and row is not None:
-                    row, stale = self._fresh(row, here, level.last_use)
-                left ^= here ^ stale
-                if row is not None:
-                    scored.append((lacking + weight * row.weight + recent * row.recent, level.depth, row))
-            start = levels[at - 1].depth if at else 0
-            lacking += (level.depth - start) * self._discount(level)
-        row = load.least(left)
-        if row is not None:
-            scored.append((lacking + weight * row.weight + recent * row.recent, 0, row))
-        scored.sort(key=_score)
-        return self._ranking(request.prompt.work, scored, deepest, len(pieces) - int(lacking))
+        prompt, load, horizon = request.prompt, self._load, self._horizon
+        pieces, weight, recent = prompt.pieces, self._load_weight, self._recent_weight
+        names, tokens = self._roster.names, self._piece_bytes / self._bytes_per_token
+        steps = [_NOTHING, *self.tree.match(pieces, self._clock())]
+        last = len(steps) - 1
+        lacking, left = float(len(pieces) - steps[last].depth), candidates
+        choices: list[Choice] = []
+        best, known = math.inf, 0
+        for at in range(last, -1, -1):
+            level = steps[at]
+            depth, here = level.depth, level.holders & left
+            row, stale = load.least(here), 0
+            if horizon and row is not None:
+                row, stale = self._fresh(row, here, level.last_use)
+            left ^= here ^ stale
+            if row is not None:
+                score = lacking + weight * row.weight + recent * row.recent
+                if score < best:
+                    best, known = score, depth
+                reason = "load" if not last else "prefix" if at == last else "spread"
+                requests = row.requests + row.foreign_requests
+                choices.append(Choice(names[row.slot], reason, score, int(depth * tokens), 0, 0, requests))
+            if at:
+                lacking += (depth - steps[at - 1].depth) * self._discount(level)
+        choices.sort(key=_by_score)
+        # What is hot counts by its discount: the engines hold one copy of it for all.
+        work, hot = prompt.work, len(pieces) - int(lacking)
+        return Ranking(self.name, tuple(choices), None, work - known, work - hot)
 
-    def on_routed(self, request: Request, slot: int) -> None:
+    def on_routed(self, request: Request, slot: int) -> Held:
         """Learn at dispatch and not at completion: the requests of a burst then follow each other."""
-        prompt, now, after = request.prompt, self._clock(), self._horizon.get(slot, -1)
+        prompt, now, after, held = request.prompt, self._clock(), self._horizon.get(slot, -1), None
         for pieces in prompt.sequences:
-            held = self.tree.insert(pieces, slot, now, after)
-            if held is not None and pieces is prompt.pieces:
-                depth, last_use = held
-                self._expected[request.id] = _Expected(slot, self._tokens(depth), last_use)
-                if len(self._expected) > _REMEMBERED:
-                    self._expected.popitem(last=False)
+            before = self.tree.insert(pieces, slot, now, after)
+            if before is not None and pieces is prompt.pieces:
+                held = before
+        return held
 
-    def on_completed(self, request: Request, slot: int, report: CacheReport | None) -> None:
+    def on_completed(self, request: Request, slot: int, report: CacheReport | None, held: Held) -> None:
         """Correct by what the engine reused.
 
         A hit much shorter than expected does not mean that the replica lacks this prompt: it has just computed it.
         It means that its cache has evicted down to there, so prefixes that nobody used since are gone too: the
         replica's horizon moves up.
         """
-        expected = self._expected.pop(request.id, None)
         if report is None or report.prompt_tokens <= 0:
             return
-        if not request.prompt.truncated and request.prompt.size >= 1024:
-            self._bytes_per_token += 0.05 * (request.prompt.size / report.prompt_tokens - self._bytes_per_token)
         if report.hit + report.computed == 0:
             for pieces in request.prompt.sequences:
                 self.tree.forget(pieces, slot, 0)
-        elif expected is not None and expected.slot == slot and report.l0 < 0.5 * expected.tokens:
+        elif held is not None and report.l0 < 0.5 * self._tokens(held[0]):
             self._corrections += 1
-            self._horizon[slot] = max(self._horizon.get(slot, -1), expected.last_use)
+            self._horizon[slot] = max(self._horizon.get(slot, -1), held[1])
+        if not request.prompt.truncated and request.prompt.size >= 1024:
+            self._bytes_per_token += 0.05 * (request.prompt.size / report.prompt_tokens - self._bytes_per_token)
 
     def on_ended(self, request: Request, slot: int) -> None: ...
 
@@ -194,7 +186,6 @@ class PrefixAware:
         self.tree.check_integrity()
         for slot in self._horizon:
             assert self._roster.live >> slot & 1, f"a horizon is kept for slot {slot}, which is not live"
-        assert len(self._expected) <= _REMEMBERED
 
     def _fresh(self, least: Row, holders: int, last_use: int) -> tuple[Row | None, int]:
         """The least busy of these that still hold a step last used at `last_use`, given the least busy of all; and the
@@ -206,17 +197,6 @@ class PrefixAware:
             stale |= row.bit
             row = self._load.least(holders ^ stale)
         return row, stale
-
-    def _ranking(self, work: int, scored: list[tuple[float, int, Row]], deepest: int, shared: int) -> Ranking:
-        """`shared`: pieces that are hot, and so in the engines already."""
-        name, per_piece = self._roster.name, self._piece_bytes / self._bytes_per_token
-        choices = []
-        for score, depth, row in scored:
-            reason = "load" if not deepest else "prefix" if depth == deepest else "spread"
-            match, requests = int(depth * per_piece), row.requests + row.foreign_requests
-            choices.append(Choice(name(row.slot), reason, score, match, 0, 0, requests))
-        new = work - scored[0][1] if scored else work
-        return Ranking(self.name, tuple(choices), None, new, work - shared)
 
     def _discount(self, level: Level) -> float:
         per_holder = level.heat / level.holders.bit_count()

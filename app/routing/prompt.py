@@ -169,16 +169,14 @@ def _reader(request: object) -> _Get:
     if not isinstance(fields, dict):
         return lambda name: getattr(request, name, None)
     extra = getattr(request, "__pydantic_extra__", None)
-    if isinstance(extra, dict) and extra:
-        return {**extra, **fields}.get
-    return fields.get
+    return {**extra, **fields}.get if extra and isinstance(extra, dict) else fields.get
 
 
 def _streams(get: _Get, limit: int) -> tuple[Form, _Streams]:
     """Which kind of prompt, and one canonical stream for each prompt of the request."""
     messages = get("messages")
-    if messages is None and _is_chat(get("input")):
-        messages = get("input")
+    if messages is None and (given := get("input")) is not None and _is_chat(given):
+        messages = given
     if messages is not None:
         head = _head(get)
         items = messages if isinstance(messages, list) else list(messages)

@@ -17,8 +17,10 @@ class Roster:
     """
 
     def __init__(self) -> None:
-        self._slots: dict[str, int] = {}
-        self._names: list[str | None] = []
+        self.slots: dict[str, int] = {}
+        """Slot by name, for whoever asks often; only the roster changes it."""
+        self.names: list[str] = []
+        """Name by slot, the same; empty where there is none."""
         self._free: list[int] = []
         self._cleaners: list[Callable[[int], None]] = []
         self.live = 0
@@ -27,52 +29,52 @@ class Roster:
         """Mask of the slots whose replica has gone and whose bits may still lie in someone's masks."""
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self.slots)
 
     def __contains__(self, replica: str) -> bool:
-        return replica in self._slots
+        return replica in self.slots
 
     def add(self, replica: str) -> int:
         """The replica's slot, new or known."""
-        slot = self._slots.get(replica)
+        slot = self.slots.get(replica)
         if slot is not None:
             return slot
         if self._free:
             slot = self._free.pop()
-            self._names[slot] = replica
+            self.names[slot] = replica
         else:
-            slot = len(self._names)
-            self._names.append(replica)
-        self._slots[replica] = slot
+            slot = len(self.names)
+            self.names.append(replica)
+        self.slots[replica] = slot
         self.live |= 1 << slot
         return slot
 
     def remove(self, replica: str) -> int | None:
         """Retire the replica's slot and return it; None if it was unknown."""
-        slot = self._slots.pop(replica, None)
+        slot = self.slots.pop(replica, None)
         if slot is None:
             return None
-        self._names[slot] = None
+        self.names[slot] = ""
         self.live &= ~(1 << slot)
         self.retired |= 1 << slot
         # Cleaning costs a pass over every mask (about 10 ms for 100,000 nodes), so it is done once per many departures.
-        if self.retired.bit_count() >= max(64, len(self._slots)):
+        if self.retired.bit_count() >= max(64, len(self.slots)):
             self.reclaim()
         return slot
 
     def slot(self, replica: str) -> int | None:
-        return self._slots.get(replica)
+        return self.slots.get(replica)
 
     def name(self, slot: int) -> str:
-        name = self._names[slot]
-        assert name is not None, f"slot {slot} has no replica"
+        name = self.names[slot]
+        assert name, f"slot {slot} has no replica"
         return name
 
     def mask(self, replicas: Iterable[str]) -> int:
         """The mask of those replicas that are known."""
         found = 0
         for replica in replicas:
-            slot = self._slots.get(replica)
+            slot = self.slots.get(replica)
             if slot is not None:
                 found |= 1 << slot
         return found
@@ -91,14 +93,14 @@ class Roster:
 
     def check_integrity(self) -> None:
         """Raises AssertionError if names, slots and masks disagree."""
-        for replica, slot in self._slots.items():
-            assert self._names[slot] == replica, f"slot {slot} is {self._names[slot]!r}, not {replica!r}"
-        expected = sum(1 << slot for slot in self._slots.values())
+        for replica, slot in self.slots.items():
+            assert self.names[slot] == replica, f"slot {slot} is {self.names[slot]!r}, not {replica!r}"
+        expected = sum(1 << slot for slot in self.slots.values())
         assert self.live == expected, f"live {self.live:b} but slots say {expected:b}"
         assert not self.live & self.retired, "a slot is live and retired"
         free = sum(1 << slot for slot in self._free)
         assert not free & (self.live | self.retired), "a slot is free and used"
-        assert (free | self.live | self.retired) == (1 << len(self._names)) - 1, "a slot is lost"
+        assert (free | self.live | self.retired) == (1 << len(self.names)) - 1, "a slot is lost"
 
 
 _FEW = 16

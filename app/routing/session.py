@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 import xxhash
 
 from app.routing.load import LoadBook
-from app.routing.policy import RANKS, CacheReport, Choice, Ranking, Replica, Request, by_load
+from app.routing.policy import RANKS, CacheReport, Choice, Held, Ranking, Replica, Request, by_load
 from app.routing.roster import Roster
 
 
@@ -68,7 +68,7 @@ class Session:
         return Ranking(self.name, choices, prefill_units=work)
 
     def on_routed(self, request: Request, slot: int) -> None: ...
-    def on_completed(self, request: Request, slot: int, report: CacheReport | None) -> None: ...
+    def on_completed(self, request: Request, slot: int, report: CacheReport | None, held: Held) -> None: ...
     def on_ended(self, request: Request, slot: int) -> None: ...
     def on_checked(self, request: Request, choice: Choice, report: CacheReport) -> None: ...
 

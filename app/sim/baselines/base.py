@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from app.routing.load import LoadBook
-from app.routing.policy import CacheReport, Choice, Ranking, Replica, Request
+from app.routing.policy import CacheReport, Choice, Held, Ranking, Replica, Request
 from app.routing.roster import Roster, any_slot, slots_of
 
 
@@ -40,7 +40,7 @@ class Baseline(ABC):
         return Ranking(self.name, (choice,), prefill_units=len(request.prompt.pieces))
 
     def on_routed(self, request: Request, slot: int) -> None: ...  # noqa: B027
-    def on_completed(self, request: Request, slot: int, report: CacheReport | None) -> None: ...  # noqa: B027
+    def on_completed(self, request: Request, slot: int, report: CacheReport | None, held: Held) -> None: ...  # noqa: B027
     def on_ended(self, request: Request, slot: int) -> None: ...  # noqa: B027
     def on_checked(self, request: Request, choice: Choice, report: CacheReport) -> None: ...  # noqa: B027
     def on_replica_added(self, slot: int, replica: Replica) -> None: ...  # noqa: B027

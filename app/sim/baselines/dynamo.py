@@ -4,7 +4,7 @@ Source: ai-dynamo/dynamo, `docs/components/router/{router-concepts,router-config
 Defaults: overlap weight 1.0, temperature 0 (the lowest cost wins), credits device 1.0, host 0.75, disk 0.25.
 """
 
-from app.routing.policy import CacheReport, Request
+from app.routing.policy import CacheReport, Held, Request
 from app.sim.baselines.indexed import Indexed
 
 
@@ -38,7 +38,7 @@ class DynamoCost(Indexed):
     def on_ended(self, request: Request, slot: int) -> None:
         self._active.get(slot, {}).pop(request.id, None)
 
-    def on_completed(self, request: Request, slot: int, report: CacheReport | None) -> None:
+    def on_completed(self, request: Request, slot: int, report: CacheReport | None, held: Held) -> None:
         self.on_ended(request, slot)
 
     def on_replica_removed(self, slot: int) -> None:

@@ -8,8 +8,8 @@ from app.routing.load_row import Row
 from app.routing.roster import slots_of
 
 _TIE = 1e-6
-"""What ties are broken by: up to so much is added at random, and as much more for each time that everybody could have
-changed, so that nobody is last for long. Nothing that counts is as small.
+"""What ties are broken by: up to so much is added at random, and as much more whenever everybody could have changed
+four times, so that nobody is last for long. Nothing that counts is as small.
 """
 _LOOKS = 8
 """A step along the order costs as much as to look at so many."""
@@ -45,7 +45,7 @@ class Order:
 
     def move(self, row: Row, number: float) -> None:
         """The replica is so busy now."""
-        self._turn += _TIE / len(self._rows)
+        self._turn += _TIE / (4 * len(self._rows))
         row.key = key = number + self._turn + _TIE * self._random()
         if key < row.filed:
             row.filed = key

@@ -85,17 +85,15 @@ def read_prompt(
         salt = _text(get("cache_salt")) or ""
         form, streams = _streams(get, max_bytes)
         seed = _seed(form, name, salt)
-        sequences, sizes, truncated = [], [], False
-        budget = max_bytes
+        sequences, sizes, left, truncated = [], [], max_bytes, False
         for stream in streams:
-            data = stream if isinstance(stream, bytes) else stream.encode("utf-8", "surrogatepass")
-            if len(data) > budget:
-                data, truncated = data[:budget], True
-            budget -= len(data)
+            data = (stream if isinstance(stream, bytes) else stream.encode("utf-8", "surrogatepass"))[:left]
+            size = len(data)
+            left -= size
+            sizes.append(size)
             sequences.append(chain(data, seed, piece_bytes))
-            sizes.append(len(data))
-            if budget <= 0 or len(sizes) >= MAX_SEQUENCES:
-                truncated = truncated or len(sizes) >= MAX_SEQUENCES or budget <= 0
+            if left <= 0 or len(sizes) >= MAX_SEQUENCES:
+                truncated = True
                 break
         user = _text(get("user")) or ""
         return Prompt(form, name, salt, tuple(sequences), tuple(sizes), truncated, None, user)

@@ -66,15 +66,10 @@ def test_among_few_replicas_the_best_of_all_is_chosen(seed: int, replicas: int) 
 
 @given(st.integers(0, 1 << 32), st.integers(40, 90))
 @settings(max_examples=25, deadline=None)
-def test_among_many_it_is_the_best_but_for_an_eighth_of_its_wait(seed: int, replicas: int) -> None:
-    """The book of load tells replicas apart by classes that are an eighth wide."""
+def test_among_many_it_is_the_best_of_all_too(seed: int, replicas: int) -> None:
     fleet = random_fleet(seed, replicas)
     chosen, scores = judged(fleet, PROMPT[:SPAN])
-    best = min(scores, key=lambda name: scores[name])
-    slot = fleet.core.roster.slot(best)
-    assert slot is not None
-    wait_s = fleet.cost.wait_s(fleet.core.load.weight(slot))
-    assert chosen <= scores[best] + wait_s / 8 + 1e-9
+    assert chosen <= min(scores.values()) + 1e-9
 
 
 def test_ranking_a_large_fleet_looks_at_few_replicas(monkeypatch: pytest.MonkeyPatch) -> None:

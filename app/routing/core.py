@@ -13,7 +13,7 @@ import logging
 import random
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import ParamSpec
 
@@ -23,7 +23,8 @@ from app.cost import CostModel, Tier
 from app.routing.kv_aware import KvAware
 from app.routing.kv_events import decode_batch
 from app.routing.load import LoadBook
-from app.routing.policy import CacheReport, Held, Policy, Ranking, Replica, Request, by_load
+from app.routing.policy import CacheReport, Policy, Ranking, Replica, Request, by_load
+from app.routing.records import Records
 from app.routing.roster import Roster, slots_of
 from app.routing.strategies import make_policy
 from app.routing.tier_index import TierBatch, TierIndex
@@ -35,17 +36,6 @@ P = ParamSpec("P")
 _ADAPTER_GAP = 4
 """Requests. Loading an adapter takes about as long as a few answers; there is nothing to measure it by here."""
 _REASONS = 100
-_RECORDS = 20_000
-_RECORD_PIECES = 1_000_000
-"""Requests kept for their reports and for the debug header, at most so many and of so many pieces (about 40 MB)."""
-
-
-class _Record(msgspec.Struct, eq=False, gc=False):
-    request: Request
-    ranking: Ranking
-    weight: int
-    replica: str | None = None
-    held: Held = None
 
 
 class RoutingCore:
@@ -71,9 +61,7 @@ class RoutingCore:
         self._log_decisions = log_decisions
         self._lock = threading.Lock()
         self._replicas: dict[str, Replica] = {}
-        self._records: OrderedDict[str, _Record] = OrderedDict()
-        self._record_pieces = 0
-        self._traces: dict[str, str] = {}
+        self._records = Records()
         self._said: set[str] = set()
         self._counts: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
@@ -115,12 +103,12 @@ class RoutingCore:
                 # A bug in a policy must cost affinity, never a request: Serve would leave the request waiting for ever.
                 self._failed(error)
                 ranking = by_load(self.policy.name, self.roster, self.load, mask, "policy failed")
-            best = ranking.best
+            best = ranking.choices[0] if ranking.choices else None
             if best is not None:
                 slot, waits = self._slots[best.replica], bool(best.load_s)
                 self.load.assign(request.id, slot, ranking.prefill_units, ranking.held_units, waits)
-                self._reasons[best.reason] += 1
-            self._remember(request, ranking)
+            self._reasons["nobody" if best is None else best.reason] += 1
+            self._records.add(request, ranking)
         if self._log_decisions:
             logger.info("%s", explain(request, ranking))
         if ranking.degraded is not None:
@@ -196,7 +184,7 @@ class RoutingCore:
         `first_token_s` is from dispatch to the first token; it calibrates the cost model.
         """
         with self._lock:
-            record = self._records.get(self._traces.get(request_id, request_id))
+            record = self._records.find(request_id)
             served = replica if replica is not None or record is None else record.replica
             slot = None if served is None else self.roster.slot(served)
             if record is None or slot is None:
@@ -225,13 +213,13 @@ class RoutingCore:
     def ranking(self, request_id: str) -> Ranking | None:
         """The last ranking made for a request (internal or trace id), for the debug header; None if long ago."""
         with self._lock:
-            record = self._records.get(self._traces.get(request_id, request_id))
+            record = self._records.find(request_id)
             return None if record is None else record.ranking
 
     def explanation(self, request_id: str) -> str | None:
         """The same as one JSON line, ready for a header; None if long ago."""
         with self._lock:
-            record = self._records.get(self._traces.get(request_id, request_id))
+            record = self._records.find(request_id)
         return None if record is None else explain(record.request, record.ranking)
 
     # --- what the tiers hold (kv_aware only; for the other strategies these do nothing) -------------------------------
@@ -312,9 +300,7 @@ class RoutingCore:
             self.roster.check_integrity()
             self.load.check_integrity()
             self.policy.check_integrity()
-            weight = sum(record.weight for record in self._records.values())
-            assert self._record_pieces == weight, f"{self._record_pieces} pieces counted, {weight} kept"
-            assert all(name in self._records for name in self._traces.values()), "a trace outlived its record"
+            self._records.check_integrity()
             assert set(self._replicas) == {self.roster.name(slot) for slot in slots_of(self.roster.live)}
 
     def _remove(self, replica: str) -> None:
@@ -339,28 +325,6 @@ class RoutingCore:
             return everyone
         (best,), (idle,) = self.load.first(having, 1), self.load.first(everyone, 1)
         return having if self.load.requests(best) <= self.load.requests(idle) + _ADAPTER_GAP else everyone
-
-    def _remember(self, request: Request, ranking: Ranking) -> None:
-        records = self._records
-        if request.id in records:
-            self._forget(request.id)
-        weight = request.prompt.work
-        if request.tokens is not None:
-            # A piece is a Python integer of 36 bytes, nine token ids of an array weigh as much.
-            weight += len(request.tokens) // 9
-        records[request.id] = _Record(request, ranking, weight)
-        self._record_pieces += weight
-        if request.trace:
-            self._traces[request.trace] = request.id
-        while len(records) > _RECORDS or (self._record_pieces > _RECORD_PIECES and len(records) > 1):
-            self._forget(next(iter(records)))
-
-    def _forget(self, request_id: str) -> None:
-        record = self._records.pop(request_id, None)
-        if record is not None:
-            self._record_pieces -= record.weight
-            if self._traces.get(record.request.trace) == request_id:
-                del self._traces[record.request.trace]
 
     def _guard(self, hook: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Call a policy's hook; a bug in it is logged and counted, and nothing else. What comes with every request is

@@ -154,12 +154,10 @@ class RoutingCore:
             slot = self._slots.get(replica)
             if slot is not None:
                 self.load.release(request_id, slot)
-                record = self._records.get(request_id)
-                if record is not None:
-                    try:
-                        self.policy.on_ended(record.request, slot)
-                    except Exception as error:
-                        self._failed(error)
+                try:
+                    self.policy.on_ended(request_id, slot)
+                except Exception as error:
+                    self._failed(error)
 
     def observed(self, replica: str, ongoing: int) -> None:
         """The replica said how many requests it has: this is how routers of several ingress replicas see each

@@ -124,11 +124,11 @@ class KvAware:
 
     def on_completed(self, request: Request, slot: int, report: CacheReport | None, held: Held) -> None:
         self._fallback.on_completed(request, slot, report, held)
-        self.on_ended(request, slot)
+        self.on_ended(request.id, slot)
 
-    def on_ended(self, request: Request, slot: int) -> None:
+    def on_ended(self, request_id: str, slot: int) -> None:
         """The request is no longer in flight: from now on only events say what it left behind."""
-        self._flights.land(slot, request.id)
+        self._flights.land(slot, request_id)
 
     def on_checked(self, request: Request, choice: Choice, report: CacheReport) -> None:
         """Compare what was expected of the replica that served with what it reported."""

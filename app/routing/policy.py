@@ -118,7 +118,7 @@ class Policy(Protocol):
         the first.
         """
 
-    def on_ended(self, request: Request, slot: int) -> None:
+    def on_ended(self, request_id: str, slot: int) -> None:
         """The replica no longer works on it, whichever way it ended. Comes even when no report does."""
 
     def on_checked(self, request: Request, choice: Choice, report: CacheReport) -> None:

@@ -138,7 +138,7 @@ class PrefixAware:
         if not request.prompt.truncated and request.prompt.size >= 1024:
             self._bytes_per_token += 0.05 * (request.prompt.size / report.prompt_tokens - self._bytes_per_token)
 
-    def on_ended(self, request: Request, slot: int) -> None: ...
+    def on_ended(self, request_id: str, slot: int) -> None: ...
 
     def on_checked(self, request: Request, choice: Choice, report: CacheReport) -> None:
         """Tokens are not counted here, so only hits are compared; and where none was expected, only those in L0: this

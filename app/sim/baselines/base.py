@@ -41,7 +41,7 @@ class Baseline(ABC):
 
     def on_routed(self, request: Request, slot: int) -> None: ...  # noqa: B027
     def on_completed(self, request: Request, slot: int, report: CacheReport | None, held: Held) -> None: ...  # noqa: B027
-    def on_ended(self, request: Request, slot: int) -> None: ...  # noqa: B027
+    def on_ended(self, request_id: str, slot: int) -> None: ...  # noqa: B027
     def on_checked(self, request: Request, choice: Choice, report: CacheReport) -> None: ...  # noqa: B027
     def on_replica_added(self, slot: int, replica: Replica) -> None: ...  # noqa: B027
     def on_replica_removed(self, slot: int) -> None: ...  # noqa: B027

@@ -35,11 +35,11 @@ class DynamoCost(Indexed):
     def on_routed(self, request: Request, slot: int) -> None:
         self._active.setdefault(slot, {})[request.id] = len(request.prompt.pieces)
 
-    def on_ended(self, request: Request, slot: int) -> None:
-        self._active.get(slot, {}).pop(request.id, None)
+    def on_ended(self, request_id: str, slot: int) -> None:
+        self._active.get(slot, {}).pop(request_id, None)
 
     def on_completed(self, request: Request, slot: int, report: CacheReport | None, held: Held) -> None:
-        self.on_ended(request, slot)
+        self.on_ended(request.id, slot)
 
     def on_replica_removed(self, slot: int) -> None:
         super().on_replica_removed(slot)

@@ -326,7 +326,7 @@ class RoutingCore:
 
     def _guard(self, hook: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Call a policy's hook; a bug in it is logged and counted, and nothing else. What comes with every request is
-        guarded in place: passing through here costs 0.3 us.
+        guarded in place: passing through here costs 0.1 us.
         """
         try:
             hook(*args, **kwargs)

@@ -151,9 +151,13 @@ class RoutingCore:
             if slot is not None:
                 self.load.confirm(request_id, slot)
 
-    def first_token(self, request_id: str, replica: str) -> None:
-        """Optional: makes load fall when prefill is over instead of when the answer is."""
+    def first_token(self, request_id: str, replica: str, adapter: str = "") -> None:
+        """Optional: makes load fall when prefill is over instead of when the answer is. `adapter` is what names the KV
+        of the request's LoRA adapter in L1 and L2, if it has one.
+        """
         with self._lock:
+            if adapter and self._kv is not None:
+                self._kv.adapter_is(adapter)
             slot = self.roster.slot(replica)
             if slot is not None:
                 self.load.first_token(request_id, slot)

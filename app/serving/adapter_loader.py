@@ -18,15 +18,15 @@ from ray.llm._internal.common.models import global_id_manager
 from ray.llm._internal.serve.core.configs.llm_config import DiskMultiplexConfig
 from ray.llm._internal.serve.utils.lora_serve_utils import LoraModelLoader
 
+from app.adapter_folders import CONFIG, folder_of
 from app.kv_salt import adapter_identity
-from app.serving.adapters import CONFIG, folder_of
 
 # All that vLLM reads of an adapter. Its folder may hold the trainer's checkpoints as well.
 _FILES = (CONFIG, "adapter_model.*")
 _DIGEST_BYTES = 12
 
 
-class AdapterLoader(LoraModelLoader):  # type: ignore[misc]
+class AdapterLoader(LoraModelLoader):
     """Ray calls `load_model_from_config` on the replica's event loop, once for each adapter that it has not loaded."""
 
     def __init__(self, directory: Path | None, **kwargs: Any) -> None:
@@ -65,7 +65,7 @@ class AdapterLoader(LoraModelLoader):  # type: ignore[misc]
         name = lora_model_id.partition(":")[2]
         source = folder_of(directory, name)
         if source is None:
-            raise HTTPException(404, f"The model `{lora_model_id}` does not exist: {directory} has no adapter {name}.")
+            raise HTTPException(404, f"The model `{lora_model_id}` does not exist: there is no adapter {name}.")
         target = Path(tempfile.mkdtemp(dir=self._copies.name))
         for pattern in _FILES:
             for file in source.glob(pattern):

@@ -5,18 +5,14 @@ tests/private_symbols/test_ray.py).
 """
 
 import asyncio
-import re
 from pathlib import Path
 from typing import Protocol
 
 from ray.llm._internal.common.utils.cloud_utils import CloudFileSystem
 from ray.llm._internal.serve.utils.lora_serve_utils import CLOUD_OBJECT_MISSING, get_object_from_cloud
 
+from app.adapter_folders import CONFIG, folder_of, folders_in, is_name
 from app.settings import LoraSettings
-
-CONFIG = "adapter_config.json"
-# A name becomes a part of paths: nothing in it may lead out of the directory.
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
 class Adapters(Protocol):
@@ -31,21 +27,6 @@ class Adapters(Protocol):
 
 def adapters_of(lora: LoraSettings) -> Adapters:
     return _InBucket(lora.path) if lora.directory is None else _InDirectory(lora.directory)
-
-
-def folder_of(directory: Path, name: str) -> Path | None:
-    """Where the adapter lies, or None if there is none of that name. Blocks."""
-    folder = directory / name
-    return folder if _NAME.fullmatch(name) and (folder / CONFIG).is_file() else None
-
-
-def folders_in(directory: Path) -> list[Path]:
-    """Every adapter, by name. Blocks. An unreadable or missing directory has none."""
-    try:
-        there = sorted(directory.iterdir())
-    except OSError:
-        return []
-    return [folder for folder in there if folder_of(directory, folder.name) is not None]
 
 
 class _InDirectory:
@@ -66,11 +47,9 @@ class _InBucket:
         self._uri = uri
 
     async def names(self) -> list[str]:
-        found = await asyncio.to_thread(CloudFileSystem.list_subfolders, self._uri)
-        return sorted(name for name in found if _NAME.fullmatch(name))
+        return sorted(filter(is_name, await asyncio.to_thread(CloudFileSystem.list_subfolders, self._uri)))
 
     async def has(self, name: str) -> bool:
-        if not _NAME.fullmatch(name):
+        if not is_name(name):
             return False
-        found = await get_object_from_cloud(f"{self._uri}/{name}/{CONFIG}")
-        return found is not CLOUD_OBJECT_MISSING
+        return await get_object_from_cloud(f"{self._uri}/{name}/{CONFIG}") is not CLOUD_OBJECT_MISSING

@@ -37,6 +37,7 @@ def config(of: ModelSettings, **settings: Any) -> Any:
     [
         {},
         {"accelerator": "gpu"},
+        {"lora": {"path": "/adapters", "max_per_replica": 4}, "engine": {"max_lora_rank": 32, "max_loras": 2}},
         {"accelerator": "L40S", "l0": {"gib": 4, "block_tokens": 16}},
         {
             "dtype": "float32",
@@ -144,3 +145,19 @@ def test_a_model_that_is_not_on_disk_is_downloaded() -> None:
 def test_accelerators() -> None:
     assert config(model(accelerator="L40S", source="org/name")).accelerator_type == "L40S"
     assert config(model(accelerator="gpu", source="org/name")).accelerator_type is None
+
+
+def test_an_engine_keeps_as_many_adapters_as_its_replica() -> None:
+    def kept(most: int, **engine: Any) -> int:
+        made = engine_arguments(model(lora={"path": "/adapters", "max_per_replica": most}, engine=engine))
+        assert made["enable_lora"] is True
+        return int(made["max_cpu_loras"])
+
+    assert (kept(3), kept(3, max_loras=5), kept(3, max_cpu_loras=9)) == (3, 5, 9)
+    assert "enable_lora" not in engine_arguments(model())
+
+
+@pytest.mark.parametrize(("path", "bucket"), [("/adapters", None), ("s3://b/adapters/", "s3://b/adapters")])
+def test_ray_is_told_of_buckets_only(path: str, bucket: str | None) -> None:
+    made = config(model(source="org/name", lora={"path": path, "max_per_replica": 3})).lora_config
+    assert (made.dynamic_lora_loading_path, made.max_num_adapters_per_replica) == (bucket, 3)

@@ -45,12 +45,14 @@ def adapters_file(directory: Path) -> Path:
     document = yaml.safe_load((ROOT / "serve_configs" / "local.yaml").read_text())
     (local,) = document["applications"][0]["args"]["models"]
     models = []
-    for seed, (name, replicas, strategy) in enumerate(((ASH, 2, "kv_aware"), (OAK, 1, "prefix_aware"))):
+    # OAK's adapters make room for each other.
+    for seed, (name, replicas, strategy, most) in enumerate(((ASH, 2, "kv_aware", 16), (OAK, 1, "prefix_aware", 1))):
         source = tiny_model(demo_model.demo_model(), directory / name, seed=seed)
         for number, adapter in enumerate(("one", "two")):
             random_adapter(source, folder(directory, name) / adapter, seed=10 * seed + number, scale=SCALE)
         changes = {"id": name, "source": str(source), "replicas": replicas, "l0": {"gib": 0.1}, "l1": {"gib": 0.2}}
-        lora, routing = {"path": str(folder(directory, name))}, {"strategy": strategy, "debug": True}
+        lora = {"path": str(folder(directory, name)), "max_per_replica": most}
+        routing = {"strategy": strategy, "debug": True}
         models.append({**local, **changes, "lora": lora, "routing": routing})
     document["applications"][0]["args"]["models"] = models
     path = directory / "adapters.yaml"

@@ -124,4 +124,7 @@ def environment(model: ModelSettings, settings: Settings) -> dict[str, str]:
         # Engines of one machine share its cores: pinning each to its own leaves the idle one's unused.
         variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         variables |= executor.ENVIRONMENT
+        if model.engine.get("enforce_eager"):
+            # vLLM compiles its sampler even then, when the first request that is not greedy comes.
+            variables["TORCHDYNAMO_DISABLE"] = "1"
     return variables | model.env

@@ -135,3 +135,11 @@ def test_an_adapter_is_read_from_files_of_two_names() -> None:
     for name in ("adapter_model.safetensors", "adapter_model.bin"):
         assert name in inspect.getsource(LoRAModel), moved(f"the name {name}", file)
     assert "adapter_config.json" in inspect.getsource(PEFTHelper), moved("the name adapter_config.json", file)
+
+
+def test_the_samplers_compilation_obeys_dynamos_switch() -> None:
+    from torch._dynamo import config
+    from vllm.v1.sample.ops import topk_topp_sampler
+
+    assert "@torch.compile" in inspect.getsource(topk_topp_sampler), "app/serving/llm_config.py: no need to turn it off"
+    assert hasattr(config, "disable"), moved("TORCHDYNAMO_DISABLE", "app/serving/llm_config.py")

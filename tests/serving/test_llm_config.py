@@ -123,6 +123,19 @@ def test_statistics_are_sent_by_nobody_unless_turned_on() -> None:
     assert not silent.keys() & environment(model(), Settings(models=(model(),), usage_stats=True)).keys()
 
 
+@pytest.mark.parametrize(
+    ("fields", "compiles"),
+    [
+        ({"engine": {"enforce_eager": True}}, False),
+        ({}, True),
+        ({"accelerator": "gpu", "engine": {"enforce_eager": True}}, True),
+    ],
+)
+def test_an_eager_cpu_engine_compiles_nothing(fields: dict[str, Any], compiles: bool) -> None:
+    of = model(**fields)
+    assert ("TORCHDYNAMO_DISABLE" not in environment(of, Settings(models=(of,)))) == compiles
+
+
 def test_the_models_own_variables_win() -> None:
     of = model(env={"VLLM_CPU_OMP_THREADS_BIND": "0-1", "MINE": "1"})
     made = environment(of, Settings(models=(of,)))

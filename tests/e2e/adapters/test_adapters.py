@@ -24,7 +24,7 @@ from app.demo import PROMPT
 from app.errors import ServingError
 from tests.e2e.adapters.random_adapter import random_adapter
 from tests.e2e.adapters.tiny_model import tiny_model
-from tests.e2e.conftest import ROOT, Served, disconnect, start, stop, wait_for
+from tests.e2e.conftest import ROOT, Served, disconnect, start, stop, stored, wait_for
 
 ASH, OAK = "ash", "oak"
 OF_ASH = (ASH, f"{ASH}:one", f"{ASH}:two")
@@ -70,12 +70,6 @@ def served(home: Path, directory: Path) -> Iterator[Served]:
     running = start(home, directory / "serve.log", str(adapters_file(directory)))
     yield running
     assert stop(running) == 0, running.output()
-
-
-@pytest.fixture(scope="module")
-def http(served: Served) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served.url, timeout=180) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")
@@ -132,10 +126,6 @@ def alone(http: httpx.Client, replicas: list[str]) -> dict[str, str]:
         said[model] = answer.text
     assert len(set(said.values())) == len(said), f"answers that cannot be told apart: {said}"
     return said
-
-
-def stored(sdk: Client) -> None:
-    wait_for("L2 has taken every chunk", lambda: sdk.cache_status()["cache"]["l2_stores_pending"] == 0, 60)
 
 
 # -- one model and its adapters, two replicas, kv_aware ---------------------------------------------------------------

@@ -17,7 +17,6 @@ def body(**fields: Any) -> ChatCompletionRequest:
         ("kv_transfer_params", {"a": -(2**63) - 1}),
         ("kv_transfer_params", {"inner": [{"most": 2**80}]}),
         ("vllm_xargs", {"a": [1, 2**64]}),
-        ("priority", 2**64),
     ],
 )
 def test_numbers_that_the_engine_cannot_be_sent_are_refused(field: str, value: Any) -> None:

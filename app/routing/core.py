@@ -151,13 +151,9 @@ class RoutingCore:
             if slot is not None:
                 self.load.confirm(request_id, slot)
 
-    def first_token(self, request_id: str, replica: str, adapter: str = "") -> None:
-        """Optional: makes load fall when prefill is over instead of when the answer is. `adapter` is what names the KV
-        of the request's LoRA adapter in L1 and L2, if it has one.
-        """
+    def first_token(self, request_id: str, replica: str) -> None:
+        """Optional: makes load fall when prefill is over instead of when the answer is."""
         with self._lock:
-            if adapter and self._kv is not None:
-                self._kv.adapter_is(adapter)
             slot = self.roster.slot(replica)
             if slot is not None:
                 self.load.first_token(request_id, slot)
@@ -241,6 +237,12 @@ class RoutingCore:
     def tokens_wanted(self) -> bool:
         """Whether the strategy ranks by token ids."""
         return self._kv is not None
+
+    def adapter_is(self, identity: str) -> None:
+        """A replica has loaded this LoRA adapter: `name@digest`, the name of its KV in L1 and L2."""
+        if self._kv is not None:
+            with self._lock:
+                self._kv.adapter_is(identity)
 
     def engine_events(self, replica: str, seq: int, payload: bytes, *, replayed: bool = False) -> int | None:
         """One message of a replica's KV-event publisher, as it came off the wire.

@@ -30,7 +30,7 @@ from app.errors import ServingError
 from app.local.ray_token import use_ray_token
 from app.local.record import living_runs
 from app.serving.broken_stream import ENGINE_DIED
-from app.serving.http_errors import UNAVAILABLE
+from app.serving.http_errors import UNAVAILABLE, message_of
 from app.serving.llm_config import NAME_PREFIX, deployment_name
 
 Messages = str | Sequence[Mapping[str, Any]]
@@ -52,7 +52,7 @@ def connect(app_name: str = "tierserve", address: str | None = None, *, model: s
     Args:
         app_name: the application's name in its serve file.
         address: of the Ray cluster; None: the run that `tierserve serve` keeps on this machine, else Ray's "auto".
-        model: which of the application's models; may be left out if it has one.
+        model: which of the application's models; may be left out if it has one. `MODEL:ADAPTER` names an adapter.
 
     Raises:
         ServingError: no such cluster, application or model.
@@ -60,13 +60,14 @@ def connect(app_name: str = "tierserve", address: str | None = None, *, model: s
     if not ray.is_initialized():
         _join(address or _local_address())
     known = _models(app_name)
-    if model is not None and deployment_name(model) not in known:
+    base, _, adapter = (model or "").partition(":")
+    if model is not None and deployment_name(base) not in known:
         raise ServingError(f"application {app_name} has no model {model}; it has {', '.join(known.values())}")
     if model is None and len(known) != 1:
         raise ServingError(f"application {app_name} has several models ({', '.join(known.values())}): name one")
-    deployment = deployment_name(model) if model is not None else next(iter(known))
+    deployment = deployment_name(base) if model is not None else next(iter(known))
     handle = serve.get_deployment_handle(deployment, app_name)
-    return Client(handle, model or _model_id(handle))
+    return Client(handle.options(multiplexed_model_id=model) if adapter else handle, model or _model_id(handle))
 
 
 def _model_id(handle: Any) -> str:
@@ -221,6 +222,8 @@ def _losses() -> Iterator[None]:
     except Exception as error:
         if {cls.__name__ for cls in type(error).__mro__} & UNAVAILABLE:
             raise ServingError(_LOST) from error
+        if 400 <= getattr(error, "status_code", 0) < 500:
+            raise ServingError(message_of(error)) from error
         raise
 
 

@@ -6,6 +6,7 @@ KV would be loaded for another's request. So whatever the keys do not tell apart
 """
 
 import hashlib
+from pathlib import PurePath
 
 
 def kv_salt(salt: str | None, adapter: str | None = None, unshared: str | None = None) -> str:
@@ -19,3 +20,9 @@ def kv_salt(salt: str | None, adapter: str | None = None, unshared: str | None =
     parts = "\0".join((salt, adapter or "", unshared or ""))
     # 32 characters of [0-9a-f]: LMCache allows 128 and no separators.
     return hashlib.blake2b(parts.encode(errors="surrogatepass"), digest_size=16, person=b"tierserve-kv").hexdigest()
+
+
+def adapter_identity(name: str, path: str) -> str:
+    """What names an adapter in `kv_salt`: its name, and of its weights the digest that its directory is called by
+    (app/serving/adapter_loader.py). A retrained adapter may keep its name, and L2 outlives both."""
+    return f"{name}@{PurePath(path).name}"

@@ -28,6 +28,7 @@ def build(args: Mapping[str, Any]) -> serve.Application:
     return ingress.bind(
         llm_deployments=engines,
         model_cards={id_: to_model_metadata(id_, config) for id_, config in configs.items()},
+        adapters={model.id: model.lora for model in settings.models if model.lora is not None},
         tokenized={model.id: configs[model.id] for model in settings.models if model.routing.strategy == "kv_aware"},
     )
 
@@ -39,6 +40,7 @@ def _engines(model: ModelSettings, config: LLMConfig, settings: Settings) -> ser
         bind_kwargs={
             "cache": cache_spec(model, usage_stats=settings.usage_stats),
             "kv_events": model.routing.strategy == "kv_aware",
+            "lora": model.lora,
         },
         deployment_cls=TieredLLMServer,
     )

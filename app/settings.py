@@ -7,6 +7,7 @@ The tree is what stands under `args:` of an application in a `serve deploy` file
     │   ├── engine: {...}                passed through to vLLM (checked against its argument class)
     │   ├── autoscaling                  instead of `replicas`
     │   ├── l0, l1, l2                   the three tiers, per model
+    │   ├── lora                         adapters that clients may ask for
     │   └── routing                      the strategy that picks a replica
     ├── auth                             API keys and the tenants behind them
     ├── ingress                          the HTTP front: replicas, limits
@@ -33,6 +34,9 @@ GiB = 1 << 30
 _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
 # Model ids become deployment names and LMCache model names: `@`, spaces and control characters break one or the other.
 _MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,95}")
+
+# Where Ray Serve LLM can load LoRA adapters from.
+_BUCKETS = ("s3://", "gs://", "abfss://", "azure://")
 
 
 def home() -> Path:
@@ -102,6 +106,30 @@ class L2Settings(_Section):
         return (self.path or home() / "l2").expanduser()
 
 
+class LoraSettings(_Section):
+    """LoRA adapters of a model. Clients ask for `MODEL:ADAPTER`; a replica loads an adapter when it is first asked."""
+
+    path: str = Field(
+        description="A directory that every node has, or s3://, gs://, abfss://, azure://. Each folder in it is an"
+        " adapter in PEFT's format, and is called what the folder is."
+    )
+    max_per_replica: int = Field(
+        16, ge=1, description="Adapters that a replica keeps loaded. The one that was used longest ago makes room."
+    )
+
+    @field_validator("path")
+    @classmethod
+    def _valid_path(cls, value: str) -> str:
+        if not value.startswith(("/", "~", *_BUCKETS)):
+            raise ValueError(f"give an absolute directory or one of {', '.join(_BUCKETS)}, not {value!r}")
+        return value.rstrip("/")
+
+    @property
+    def directory(self) -> Path | None:
+        """None: it is a bucket."""
+        return None if self.path.startswith(_BUCKETS) else Path(self.path).expanduser()
+
+
 class RoutingSettings(_Section):
     """How a request finds its replica. See docs/routing.md."""
 
@@ -157,6 +185,7 @@ class ModelSettings(_Section):
     l0: L0Settings = L0Settings()
     l1: L1Settings = L1Settings()
     l2: L2Settings = L2Settings()
+    lora: LoraSettings | None = None
     routing: RoutingSettings = RoutingSettings()
 
     @field_validator("id")
@@ -179,6 +208,8 @@ class ModelSettings(_Section):
             raise ValueError(
                 f"engine: {', '.join(sorted(owned))} is set by tierserve: use the model's own keys instead"
             )
+        if adapters := {"enable_lora", "lora_modules"} & set(self.engine):
+            raise ValueError(f"engine: {', '.join(sorted(adapters))} is set by tierserve: use `lora: {{path: ...}}`")
         if self.routing.strategy == "kv_aware" and "kv_events_config" in self.engine:
             raise ValueError("engine: kv_events_config is set by tierserve, since kv_aware follows the events")
         block = self.block_tokens

@@ -32,7 +32,8 @@ def test_an_adapters_salt_can_be_stored(salt: str, adapter: str) -> None:
 
 
 def request(adapter: str | None = None, salt: str | None = None, embeds: object = None) -> Any:
-    lora = SimpleNamespace(lora_name=adapter) if adapter else None
+    name, _, digest = (adapter or "").partition("@")
+    lora = SimpleNamespace(lora_name=name, lora_path=f"/tmp/x/{digest}") if adapter else None
     return SimpleNamespace(
         request_id="r",
         cache_salt=salt,
@@ -55,7 +56,8 @@ def test_the_connector_keys_an_adapters_kv_apart() -> None:
     connector.lazy_offload = False
     connector.scheduler_adapter = None
     salts = []
-    for asked in (request(), request(salt="t"), request("m:a"), request("m:b"), request("m:a", "t"), request(embeds=1)):
+    adapters = (request("m:a@1"), request("m:b@1"), request("m:a@2"), request("m:a@1", "t"))
+    for asked in (request(), request(salt="t"), *adapters, request(embeds=1)):
         connector.request_trackers = {}
         salts.append(connector._get_or_create_request_tracker(asked).cache_salt)
     assert salts[:2] == ["", "t"]

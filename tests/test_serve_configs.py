@@ -48,7 +48,7 @@ def test_engine_arguments_exist_in_vllm(path: Path, vllm_arguments: set[str]) ->
 
 
 @pytest.mark.parametrize(
-    "path", [f for f in FILES if f.stem not in ("local", "one-gpu-node")], ids=lambda path: path.stem
+    "path", [f for f in FILES if f.stem not in ("local", "one-gpu-node", "adapters")], ids=lambda path: path.stem
 )
 def test_cluster_files_put_a_proxy_on_every_node_and_need_a_key(path: Path) -> None:
     """A worker pod without a proxy never becomes ready, and an open endpoint is not for a cluster."""

@@ -144,6 +144,14 @@ def test_nothing_but_settings_errors_leaves_whatever_stands_in_the_file(document
         ({"models": [{"id": "a", "engine": {"dtype": "auto"}}]}, "models[0]: engine: dtype is set by tierserve"),
         ({"models": [{"id": "a", "l2": {"backend": "custom"}}]}, "models[0].l2: backend custom needs `adapter:"),
         ({"models": [{"id": "a", "l2": {"adapter": {"type": "s3"}}}]}, "models[0].l2: `adapter` is only read with"),
+        (
+            {"models": [{"id": "a", "lora": {"path": "adapters"}}]},
+            "models[0].lora.path: give an absolute directory or one",
+        ),
+        (
+            {"models": [{"id": "a", "engine": {"enable_lora": True}}]},
+            "models[0]: engine: enable_lora is set by tierserve",
+        ),
         (with_key(("auth", "api_keys", 0), "key_env", "KEY"), "auth.api_keys[0]: give exactly one of"),
         (with_key(("auth", "api_keys", 0), "tenant", "a/b"), "auth.api_keys[0].tenant: letters, digits"),
     ],
@@ -178,5 +186,5 @@ def test_every_section_refuses_unknown_keys() -> None:
         return {of}.union(*map(sections, inner))
 
     found = sections(Settings)
-    assert len(found) == 10
+    assert len(found) == 11
     assert all(section.model_config.get("extra") == "forbid" for section in found)

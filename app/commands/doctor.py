@@ -9,6 +9,7 @@ from app.errors import TierserveError
 from app.local.leftovers import remove_segments
 from app.local.machine import Machine, needed_bytes
 from app.local.orphans import orphans, told
+from app.local.paths import notes_on_space
 from app.local.port import check_port
 from app.local.preflight import check_file, check_here
 from app.local.serve_file import ServeFile, load_serve_file
@@ -58,10 +59,11 @@ def examine(path: Path, here: bool) -> list[str]:
         return ["not checked against this machine: it is for GPUs"]
     check_here(file)
     check_port(file.host, file.port)
-    return [
+    needs = [
         f"{entry.name} needs about {needed_bytes(entry.settings) / GiB:.1f} GiB of memory"
         for entry in file.applications
     ]
+    return needs + [note for entry in file.applications for note in notes_on_space(entry.settings)]
 
 
 def _on_cpu(file: ServeFile) -> bool:

@@ -44,8 +44,8 @@ class Machine:
             architecture=platform.machine(),
             cpu_flags=_cpu_flags(),
             available_bytes=psutil.virtual_memory().available,
-            shm_free_bytes=_free_bytes(Path("/dev/shm")),
-            home_free_bytes=_free_bytes(home()),
+            shm_free_bytes=free_bytes(Path("/dev/shm")),
+            home_free_bytes=free_bytes(home()),
             cpus=os.cpu_count() or 1,
             gpus=_gpus(),
         )
@@ -66,9 +66,14 @@ def _gpus(dev: Path = Path("/dev")) -> int | None:
     return sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in dev.glob("nvidia*"))
 
 
-def _free_bytes(path: Path) -> int:
-    existing = next(parent for parent in (path, *path.parents) if parent.exists())
-    return shutil.disk_usage(existing).free
+def existing(path: Path) -> Path:
+    """`path`, or the nearest of its parents that is there."""
+    return next(each for each in (path, *path.absolute().parents) if each.exists())
+
+
+def free_bytes(path: Path) -> int:
+    """Room where `path` is, or would be made."""
+    return shutil.disk_usage(existing(path)).free
 
 
 def needed_bytes(settings: Settings) -> int:

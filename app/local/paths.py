@@ -3,33 +3,72 @@
 import os
 from pathlib import Path
 
+from app.adapter_folders import folders_in, rank_of
 from app.errors import MachineError, ModelError
-from app.settings import L2Settings, Settings
+from app.local.machine import existing, free_bytes
+from app.settings import GiB, L2Settings, ModelSettings, Settings
+
+# The ranks that vLLM 0.29.0 can be built for (`max_lora_rank`), and the one it is built for unless told.
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+_RANK = 16
 
 
 def check_paths(settings: Settings) -> None:
-    """Make the L2 directories of `settings`, and look for models that are named by a path.
+    """Look at the L2 directories of `settings`, and for models and LoRA adapters that are named by a path.
+
+    Makes nothing: whoever only asks leaves no trace.
 
     Raises:
-        MachineError: a pool cannot be where it is said to be. ModelError: there is no model at a path.
+        MachineError: a pool cannot be where it is said to be.
+        ModelError: there is no model at a path, or an adapter that vLLM would refuse when it is first asked for.
     """
     for model in settings.models:
-        if model.l1.enabled and model.l2.enabled and model.l2.backend != "custom":
-            _check_pool(model.id, model.l2)
+        if pool := _pool(model):
+            _check_pool(model.id, pool)
         if model.source and model.source.startswith(("/", ".", "~")) and not _has_model(model.source):
             raise ModelError(f"model {model.id}: source {model.source} is not a directory with a config.json in it")
+        if model.lora is not None and model.lora.directory is not None:
+            _check_adapters(model, model.lora.directory)
+
+
+def notes_on_space(settings: Settings) -> list[str]:
+    """A line for each pool that may come to take more than there is room for: no mistake, since it then stores less and
+    serving goes on."""
+    pools = {pool.directory: pool for model in settings.models if (pool := _pool(model))}
+    return [
+        f"l2.path {directory} has {free / GiB:.1f} GiB free, less than its capacity_gib of {pool.capacity_gib:g}"
+        for directory, pool in pools.items()
+        if (free := free_bytes(directory)) < pool.capacity_gib * GiB
+    ]
+
+
+def _pool(model: ModelSettings) -> L2Settings | None:
+    return model.l2 if model.l1.enabled and model.l2.enabled and model.l2.backend != "custom" else None
 
 
 def _check_pool(model_id: str, l2: L2Settings) -> None:
-    directory = l2.directory
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise MachineError(
-            f"model {model_id}: l2.path {directory} cannot be used ({error.strerror}): give a writable directory"
-        ) from None
-    if not os.access(directory, os.W_OK | os.X_OK):
-        raise MachineError(f"model {model_id}: l2.path {directory} is not writable: give a directory that is")
+    """The cache server makes the directory, as the same user."""
+    there = existing(l2.directory)
+    why = "is a file" if not there.is_dir() else None if os.access(there, os.W_OK | os.X_OK) else "is not writable"
+    if why:
+        path = f"model {model_id}: l2.path {l2.directory}"
+        raise MachineError(f"{path} cannot be used ({there} {why}): give a writable directory")
+
+
+def _check_adapters(model: ModelSettings, directory: Path) -> None:
+    """An empty directory is right: adapters may come later."""
+    if not directory.is_dir():
+        raise ModelError(f"model {model.id}: lora.path {directory} is not a directory")
+    most = model.engine.get("max_lora_rank") or _RANK
+    for folder in folders_in(directory):
+        try:
+            rank = rank_of(folder)
+        except ValueError as error:
+            raise ModelError(f"model {model.id}, adapter {folder}: {error}") from None
+        if isinstance(most, int) and rank > most:
+            wide = next((each for each in _RANKS if each >= rank), None)
+            remedy = f"set `engine: {{max_lora_rank: {wide}}}`" if wide else f"vLLM takes at most {_RANKS[-1]}"
+            raise ModelError(f"model {model.id}, adapter {folder}: its rank is {rank}, above {most}: {remedy}")
 
 
 def _has_model(source: str) -> bool:

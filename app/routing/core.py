@@ -231,6 +231,12 @@ class RoutingCore:
         """Whether the strategy ranks by token ids."""
         return self._kv is not None
 
+    def adapter_is(self, identity: str) -> None:
+        """A replica has loaded this LoRA adapter: `name@digest`, the name of its KV in L1 and L2."""
+        if self._kv is not None:
+            with self._lock:
+                self._kv.adapter_is(identity)
+
     def engine_events(self, replica: str, seq: int, payload: bytes, *, replayed: bool = False) -> int | None:
         """One message of a replica's KV-event publisher, as it came off the wire.
 

@@ -94,6 +94,7 @@ class KvAware:
         # (state of L1's owners, the replicas beside them), until either changes.
         self._beside_all = (-1, 0)
         self._flights = Flights()
+        self._identities: dict[str, str] = {}
         self._degraded = 0
 
     def rank(self, request: Request, candidates: int) -> Ranking:
@@ -134,6 +135,12 @@ class KvAware:
         """Compare what was expected of the replica that served with what it reported."""
         counted = None if request.tokens is None else len(request.tokens)
         self.check.observe(counted, choice.match + choice.l1 + choice.l2, report)
+
+    def adapter_is(self, identity: str) -> None:
+        """What a replica says of an adapter that it has loaded: `name@digest` is what its KV is keyed by in L1 and L2.
+        Until one has said so, nothing of the adapter is expected there.
+        """
+        self._identities[identity.rpartition("@")[0]] = identity
 
     def on_replica_added(self, slot: int, replica: Replica) -> None:
         self._fallback.on_replica_added(slot, replica)
@@ -272,7 +279,8 @@ class KvAware:
             return [], []
         chunks = chunk_keys(packed, self._chunk_tokens)
         # The servers' names leave out the model: a core routes to one.
-        scope = Scope("", kv_salt(request.prompt.salt, self._adapter(request)))
+        adapter = self._adapter(request)
+        scope = Scope("", kv_salt(request.prompt.salt, self._identities.get(adapter, adapter)))
         runs = [(run, self._beside(owners)) for run, owners in reversed(self.l1.groups(scope, chunks))]
         return _few(runs), self.l2.reach(scope, chunks) if self.l2.owners else []
 

@@ -45,6 +45,8 @@ class FirstToken(msgspec.Struct, frozen=True, array_like=True):
     l1: int | None = None
     l2: int | None = None
     computed: int | None = None
+    adapter: str = ""
+    """What names the KV of the LoRA adapter that answers (app/kv_salt.py); empty for the model itself."""
 
 
 _decoder = msgspec.msgpack.Decoder(FirstToken)

@@ -2,8 +2,8 @@
 
 Ray Serve LLM asks vLLM for its multi-process executor on CPU, and vLLM's CPU platform turns `uni` into it, because it
 sets OpenMP's variables for the worker at start; we set those for the whole replica (app.serving.llm_config). With one
-rank the extra process costs a second round of imports (two replicas were ready after 106 s with it, after 82 s
-without) and leaves a 160 MB segment in /dev/shm when an engine is killed. Private names of ray 2.60.0;
+rank the extra process costs a second round of imports (two replicas were ready after 65 s with it, after 58 s
+without: docs/serving.md) and leaves a 160 MB segment in /dev/shm when an engine is killed. Private names of ray 2.60.0;
 tests/private_symbols fails when they move.
 """
 

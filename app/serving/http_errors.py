@@ -162,18 +162,18 @@ def response_to(error: Exception) -> Response:
         return error_response(overloaded.status_code, overloaded.detail, code=overloaded.code)
     status = getattr(error, "status_code", None)
     if isinstance(status, int) and 400 <= status < 500:
-        return error_response(status, _message_of(error))
+        return error_response(status, message_of(error))
     if "UnicodeEncodeError" in names:
         return error_response(400, "The text holds characters that cannot be encoded (lone surrogates).")
     if names & UNAVAILABLE:
         return error_response(503, "The model has no running replica at the moment. Try again shortly.")
     if "VLLMValidationError" in names:
-        return error_response(400, _message_of(error), param=getattr(error, "parameter", None))
+        return error_response(400, message_of(error), param=getattr(error, "parameter", None))
     logger.error("a request failed unexpectedly", exc_info=error)
     return error_response(500, "The server failed to answer this request.")
 
 
-def _message_of(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """What the error says. One that was raised in a replica prints as its whole traceback there: its cause does not."""
     cause = getattr(error, "cause", None)
     said = cause if isinstance(cause, Exception) else error

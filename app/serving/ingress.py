@@ -23,13 +23,14 @@ from starlette.responses import Response, StreamingResponse
 from app.cache_report import CACHE_HEADER, REPLICA_HEADER, ROUTING_HEADER, CacheReport, from_details
 from app.routing.core import RoutingCore
 from app.routing.registry import find_core, set_tokenizer
+from app.serving.adapters import adapters_of
 from app.serving.auth import ApiKeyMiddleware, tenant_salt
 from app.serving.broken_stream import honest
 from app.serving.http_errors import PARSED, ModelNotFound, Overloaded, install_error_handlers
 from app.serving.llm_config import deployment_name
 from app.serving.request_checks import check_body
 from app.serving.second_try import with_second_try
-from app.settings import AuthSettings, Settings
+from app.settings import AuthSettings, LoraSettings, Settings
 
 logger = logging.getLogger("tierserve.routing")
 
@@ -56,12 +57,14 @@ class TieredIngress(OpenAiIngress):
         llm_deployments: dict[str, Any],
         model_cards: dict[str, Any],
         *,
+        adapters: Mapping[str, LoraSettings] | None = None,
         tokenized: Mapping[str, LLMConfig] | None = None,
         **kwargs: Any,
     ) -> None:
-        """`tokenized`: the models whose routing strategy wants token ids."""
+        """`adapters`: of the models that have some. `tokenized`: the models whose routing strategy wants token ids."""
         super().__init__(llm_deployments, model_cards, **kwargs)
         self._model_ids = list(model_cards)
+        self._adapters = {model: adapters_of(lora) for model, lora in (adapters or {}).items()}
         for model, config in (tokenized or {}).items():
             place = (serve.get_replica_context().app_name, deployment_name(model))
             threading.Thread(target=_provide_tokenizer, args=(*place, config), daemon=True).start()
@@ -69,9 +72,22 @@ class TieredIngress(OpenAiIngress):
     async def health(self) -> dict[str, str]:
         return {"status": "ok"}
 
+    async def model(self, model_id: str) -> Any:
+        """Ray's card of a model; of an adapter its model's, under the adapter's name."""
+        base = model_id.partition(":")[0]
+        card = await super().model(base)
+        if base == model_id or card is None:
+            return card
+        return card.model_copy(update={"id": model_id, "metadata": {**card.metadata, "base_model_id": base}})
+
+    async def models(self) -> Any:
+        listed = await super().models()
+        for base, adapters in self._adapters.items():
+            listed.data += [await self.model(f"{base}:{name}") for name in await adapters.names()]
+        return listed
+
     async def model_data(self, model: str) -> Any:
-        if model not in self._model_ids:
-            raise ModelNotFound(model, self._model_ids)
+        await self._check_model(model)
         return await super().model_data(model)
 
     async def _get_response(
@@ -79,7 +95,7 @@ class TieredIngress(OpenAiIngress):
     ) -> AsyncGenerator[Any, None]:
         if raw_request is not None:
             setattr(raw_request.state, PARSED, True)
-        self._check_model(body.model)
+        await self._check_model(body.model)
         check_body(body)
         if raw_request is not None and hasattr(body, "cache_salt"):
             body.cache_salt = tenant_salt(getattr(raw_request.state, "tenant", None), body.cache_salt)
@@ -113,12 +129,16 @@ class TieredIngress(OpenAiIngress):
         base = (model or self._model_ids[0]).split(":")[0]
         return find_core(serve.get_replica_context().app_name, deployment_name(base))
 
-    def _check_model(self, model: str | None) -> None:
-        # An adapter is named `base:adapter`; with one model, naming it is optional.
+    async def _check_model(self, model: str | None) -> None:
+        """Raises ModelNotFound. An adapter is named `base:adapter`; with one model, naming it is optional."""
         if model is None and len(self._model_ids) == 1:
             return
-        if model is None or model.split(":")[0] not in self._model_ids:
+        base, colon, adapter = (model or "").partition(":")
+        if base not in self._model_ids:
             raise ModelNotFound(model or "", self._model_ids)
+        if colon and not (base in self._adapters and await self._adapters[base].has(adapter)):
+            known = await self._adapters[base].names() if base in self._adapters else []
+            raise ModelNotFound(model or "", [base, *(f"{base}:{name}" for name in known)])
 
 
 def application(auth: AuthSettings) -> FastAPI:

@@ -31,6 +31,7 @@ def llm_config(model: ModelSettings, settings: Settings) -> LLMConfig:
         placement_group_config={"bundles": [{"CPU": model.num_cpus}]} if on_cpu else None,
         runtime_env={"env_vars": environment(model, settings)},
         deployment_config=deployment_options(model),
+        lora_config=_lora_config(model),
         experimental_configs={"stream_batching_interval_ms": model.stream_batching_ms},
         **({"callback_config": {"callback_class": local_weights.PATH}} if on_disk else {}),
     )
@@ -38,6 +39,14 @@ def llm_config(model: ModelSettings, settings: Settings) -> LLMConfig:
 
 def _source(model: ModelSettings) -> str | None:
     return str(demo_model.demo_model()) if model.source == "demo" else model.source
+
+
+def _lora_config(model: ModelSettings) -> dict[str, Any] | None:
+    """Ray knows buckets only; directories are app.serving.adapter_loader's."""
+    if model.lora is None:
+        return None
+    bucket = model.lora.path if model.lora.directory is None else None
+    return {"dynamic_lora_loading_path": bucket, "max_num_adapters_per_replica": model.lora.max_per_replica}
 
 
 def engine_arguments(model: ModelSettings) -> dict[str, Any]:
@@ -57,6 +66,10 @@ def engine_arguments(model: ModelSettings) -> dict[str, Any]:
     l0_gib = model.l0.gib or (_CPU_L0_GIB if model.on_cpu else None)
     if l0_gib is not None:
         arguments["kv_cache_memory_bytes"] = int(l0_gib * GiB)
+    if model.lora is not None:
+        arguments["enable_lora"] = True
+        # vLLM keeps as many as fit into one batch (one, by default) and would read each of the others again and again.
+        arguments["max_cpu_loras"] = max(model.lora.max_per_replica, model.engine.get("max_loras") or 1)
     return arguments | in_numbers(model.engine)
 
 
@@ -111,4 +124,7 @@ def environment(model: ModelSettings, settings: Settings) -> dict[str, str]:
         # Engines of one machine share its cores: pinning each to its own leaves the idle one's unused.
         variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         variables |= executor.ENVIRONMENT
+        if model.engine.get("enforce_eager"):
+            # vLLM compiles its sampler even then, when the first request that is not greedy comes.
+            variables["TORCHDYNAMO_DISABLE"] = "1"
     return variables | model.env

@@ -18,10 +18,10 @@ _LONGEST_TOKEN_ID = 1 << 32
 
 
 class PromptTokenizer:
-    """Call it from any thread but an event loop's: it blocks until the tokens are there (1 ms for a short prompt, 3 ms
-    for 2,000 tokens).
+    """Call it from any thread but an event loop's: it blocks until the tokens are there (docs/routing.md says
+    how long).
 
-    Takes about a second to make and 0.4 GB, since it makes vLLM's configuration of the model, without weights.
+    Takes about a second to make and 0.2 GB, since it makes vLLM's configuration of the model, without weights.
     """
 
     def __init__(self, llm_config: LLMConfig) -> None:

@@ -10,11 +10,13 @@ from app.cache_report import PromptTokens
 
 @dataclass(frozen=True)
 class Origin:
-    """Whose request it is: Serve's internal id, when it arrived (monotonic seconds), whether it has several prompts."""
+    """Whose request it is: Serve's internal id, when it arrived (monotonic seconds), whether it has several prompts,
+    and what names its LoRA adapter's KV."""
 
     request: str
     arrived: float
     is_batch: bool
+    adapter: str = ""
 
 
 @dataclass

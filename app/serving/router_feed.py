@@ -216,6 +216,8 @@ class RouterFeed:
         self.counts["first_tokens"] += 1
         core, name = replica.core, replica.source.replica
         core.first_token(told.request, name)
+        if told.adapter:
+            core.adapter_is(told.adapter)
         if told.l0 is not None and told.l1 is not None and told.l2 is not None and told.computed is not None:
             total = told.l0 + told.l1 + told.l2 + told.computed
             report = CacheReport(total, told.l0, told.l1, told.l2, told.computed)

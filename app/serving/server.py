@@ -6,15 +6,18 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import asdict
+from functools import partial
 from multiprocessing import util
 from typing import Any
 from uuid import uuid4
 
+from fastapi import HTTPException
 from ray import serve
 from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer
 
 from app.cache_report import CacheReport, PromptTokens, split, total
+from app.serving.adapter_loader import AdapterLoader
 from app.serving.announcement import METADATA_KEY, FirstToken, ReplicaFeed
 from app.serving.announcer import Announcer
 from app.serving.auth import storable_salt
@@ -23,6 +26,7 @@ from app.serving.executor import use_one_process
 from app.serving.prefill_stats import tap_prefill_stats
 from app.serving.report_book import Origin, ReportBook
 from app.serving.tokenization import attach_tokenization
+from app.settings import LoraSettings
 from app.tiers.cache_spec import CacheSpec
 from app.tiers.events import LookupFeed
 from app.tiers.node_cache import CacheLease
@@ -39,9 +43,16 @@ class TieredLLMServer(LLMServer):
     """Ray Serve calls the async constructor once, then the endpoint methods, all on one event loop."""
 
     _end: EngineEnd | None = None
+    _adapters: AdapterLoader | None = None
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
-        self, llm_config: LLMConfig, *, cache: CacheSpec | None = None, kv_events: bool = False, **kwargs: Any
+        self,
+        llm_config: LLMConfig,
+        *,
+        cache: CacheSpec | None = None,
+        kv_events: bool = False,
+        lora: LoraSettings | None = None,
+        **kwargs: Any,
     ) -> None:
         context = serve.get_replica_context()
         self._replica = context.replica_id.unique_id
@@ -58,10 +69,30 @@ class TieredLLMServer(LLMServer):
             llm_config.update_engine_kwargs(kv_events_config=self._announcer.engine_arguments())
         if llm_config.accelerator_config.kind == "cpu":
             use_one_process(llm_config)
-        await super().__init__(llm_config, **kwargs)
+        self._resolving = asyncio.Lock()
+        await super().__init__(llm_config, model_downloader=partial(self._loader, lora), **kwargs)
         tap_prefill_stats(self.engine._engine_client, self._on_prefill)
         attach_tokenization(self.engine)
         self._end = EngineEnd(self.engine._engine_client, self._book, self.__del__)
+
+    def _loader(self, lora: LoraSettings | None, **kwargs: Any) -> AdapterLoader:
+        """Ray calls it while it is made, if the model has adapters."""
+        assert lora is not None, "an LLMConfig with a lora_config that is not ours"
+        self._adapters = AdapterLoader(lora.directory, **kwargs)
+        return self._adapters
+
+    async def _maybe_resolve_lora_from_multiplex(self) -> None:
+        """Ray's, one at a time: vLLM refuses to load an adapter twice, which two first requests at once would ask for.
+
+        Raises HTTPException: there is no such adapter (404), or vLLM cannot load it (400, with its reason).
+        """
+        if not serve.get_multiplexed_model_id():
+            return
+        async with self._resolving:
+            try:
+                await super()._maybe_resolve_lora_from_multiplex()
+            except ValueError as error:
+                raise HTTPException(400, str(error)) from error
 
     def record_replica_metadata(self) -> dict[str, Any]:
         """Ray Serve asks once, when the replica is ready, and gives it to every router: where this replica is heard."""
@@ -90,6 +121,8 @@ class TieredLLMServer(LLMServer):
         if self._feed is not None:
             self._feed.close()
         self._announcer.close()
+        if self._adapters is not None:
+            self._adapters.close()
         if self._lease is not None:
             await self._lease.release()
         client = getattr(self.engine, "_engine_client", None)
@@ -127,7 +160,7 @@ class TieredLLMServer(LLMServer):
         in_stream = bool(getattr(request, "stream", False) and options and options.include_usage)
         # Not before: the engine begins with the first step of `responses`, and a generator that is dropped before its
         # own first step never reaches its `finally`.
-        self._book.open(request.request_id, _origin(request))
+        self._book.open(request.request_id, self._origin(request))
         try:
             async for response in responses:
                 if getattr(response, "usage", None) is not None:
@@ -138,6 +171,16 @@ class TieredLLMServer(LLMServer):
         finally:
             self._book.close(request.request_id)
 
+    def _origin(self, request: Any) -> Origin | None:
+        """None outside Serve (tests, plain use of the class)."""
+        context = serve.context._serve_request_context.get()
+        if context is None:
+            return None
+        prompt = getattr(request, "prompt", None)
+        is_batch = isinstance(prompt, list) and not (prompt and isinstance(prompt[0], int))
+        adapter = self._adapters.identity(context.multiplexed_model_id) if self._adapters is not None else ""
+        return Origin(context._internal_request_id, time.monotonic(), is_batch, adapter)
+
     def _on_prefill(self, internal_id: str, external_id: str, prompt: PromptTokens) -> None:
         """At a prompt's first token, on the replica's event loop: neither blocks nor raises."""
         origin = self._book.prefill(internal_id, external_id, prompt)
@@ -145,11 +188,12 @@ class TieredLLMServer(LLMServer):
             return
         seconds = time.monotonic() - origin.arrived
         if origin.is_batch:
-            self._announcer.first_token(FirstToken(origin.request, seconds))
+            self._announcer.first_token(FirstToken(origin.request, seconds, adapter=origin.adapter))
             return
         found = self._feed.peek(internal_id) if prompt.external and self._feed is not None else None
         report = split(prompt, (found.l1_tokens, found.l2_tokens) if found else None)
-        told = FirstToken(origin.request, seconds, report.l0, report.l1, report.l2, report.computed)
+        numbers = (report.l0, report.l1, report.l2, report.computed)
+        told = FirstToken(origin.request, seconds, *numbers, adapter=origin.adapter)
         self._announcer.first_token(told)
 
     async def _report(self, request_id: str) -> CacheReport | None:
@@ -178,16 +222,6 @@ class TieredLLMServer(LLMServer):
         chunks = response if isinstance(response, list) else [response]
         written = [_with_details(chunk, report.details()) for chunk in chunks]
         return written if isinstance(response, list) else written[0]
-
-
-def _origin(request: Any) -> Origin | None:
-    """None outside Serve (tests, plain use of the class)."""
-    context = serve.context._serve_request_context.get()
-    if context is None:
-        return None
-    prompt = getattr(request, "prompt", None)
-    is_batch = isinstance(prompt, list) and not (prompt and isinstance(prompt[0], int))
-    return Origin(context._internal_request_id, time.monotonic(), is_batch)
 
 
 def _carries_usage(response: Any) -> bool:

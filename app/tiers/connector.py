@@ -17,7 +17,7 @@ from lmcache.integration.vllm.lmcache_mp_metrics import LMCacheMPPromMetrics
 from prometheus_client import Histogram
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 
-from app.kv_salt import kv_salt
+from app.kv_salt import adapter_identity, kv_salt
 from app.tiers.guarded_transfer import guard
 from app.tiers.transfer import ANSWER_TIMEOUT_S
 
@@ -35,7 +35,8 @@ class TierConnector(LMCacheMPConnector):
     def _get_or_create_request_tracker(self, request: Any) -> Any:
         # The tracker's salt is what every lookup, store and load of the request is keyed by.
         tracker = super()._get_or_create_request_tracker(request)
-        adapter = request.lora_request.lora_name if request.lora_request is not None else None
+        lora = request.lora_request
+        adapter = adapter_identity(lora.lora_name, lora.lora_path) if lora is not None else None
         unshared = request.request_id if request.prompt_embeds is not None else None
         tracker.cache_salt = kv_salt(request.cache_salt, adapter, unshared)
         return tracker

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import httpx
 import psutil
 import pytest
 import yaml
 
+from app.client import Client
 from app.tiers.cache_server import free_ports
 
 T = TypeVar("T")
@@ -83,6 +85,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         os.environ["TIERSERVE_HOME"] = before
 
 
+@pytest.fixture(scope="module")
+def http(served: Served) -> Iterator[httpx.Client]:
+    """Of the application that the folder's own `served` runs."""
+    with httpx.Client(base_url=served.url, timeout=180) as client:
+        yield client
+
+
 def serve_file(directory: Path, **changes: object) -> Path:
     """serve_configs/local.yaml with changes to its one model, as a file in `directory`."""
     document = yaml.safe_load((ROOT / "serve_configs" / "local.yaml").read_text())
@@ -122,6 +131,11 @@ def stop(served: Served) -> int:
     with suppress(ProcessLookupError):
         os.killpg(served.process.pid, signal.SIGINT)
     return served.process.wait(STOP_WITHIN_S)
+
+
+def stored(sdk: Client) -> None:
+    """Wait until nothing is on its way from L1 to L2 any more."""
+    wait_for("L2 has taken every chunk", lambda: sdk.cache_status()["cache"]["l2_stores_pending"] == 0, 60)
 
 
 def disconnect() -> None:

@@ -1,21 +1,47 @@
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.errors import MachineError, ModelError
-from app.local.paths import check_paths
-from app.settings import load_settings
+from app.local.paths import check_paths, notes_on_space
+from app.settings import Settings, load_settings
 
 
-def test_a_pool_is_made_where_it_is_said_to_be(tmp_path: Path) -> None:
-    check_paths(load_settings({"models": [{"id": "m", "l2": {"path": str(tmp_path / "a" / "b")}}]}))
-    assert (tmp_path / "a" / "b").is_dir()
+def with_pool(path: Path, **l2: Any) -> Settings:
+    return load_settings({"models": [{"id": "m", "l2": {"path": str(path), **l2}}]})
 
 
-def test_a_file_is_no_pool(tmp_path: Path) -> None:
+def with_adapters(path: Path, **fields: Any) -> Settings:
+    return load_settings({"models": [{"id": "m", "l2": {"enabled": False}, "lora": {"path": str(path)}, **fields}]})
+
+
+def test_looking_at_a_pool_makes_nothing(tmp_path: Path) -> None:
+    check_paths(with_pool(tmp_path / "a" / "b"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["file", "file/below"])
+def test_a_file_is_no_pool(tmp_path: Path, path: str) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(MachineError, match="give a writable directory"):
-        check_paths(load_settings({"models": [{"id": "m", "l2": {"path": str(tmp_path / "file")}}]}))
+    with pytest.raises(MachineError, match=r"is a file\): give a writable directory"):
+        check_paths(with_pool(tmp_path / path))
+
+
+def test_a_pool_must_be_where_one_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that runs the tests may be root, who may write anywhere."""
+    asked: list[Path] = []
+    monkeypatch.setattr("os.access", lambda path, mode: asked.append(path))
+    with pytest.raises(MachineError, match=f"{tmp_path} is not writable"):
+        check_paths(with_pool(tmp_path / "a" / "b"))
+    assert asked == [tmp_path]
+
+
+def test_too_little_room_for_a_pool_is_noted(tmp_path: Path) -> None:
+    assert notes_on_space(with_pool(tmp_path / "a", capacity_gib=0.001)) == []
+    [note] = notes_on_space(with_pool(tmp_path / "a", capacity_gib=1e9))
+    assert note.startswith(f"l2.path {tmp_path / 'a'} has ")
 
 
 def test_a_path_without_a_model_is_told(tmp_path: Path) -> None:
@@ -26,3 +52,30 @@ def test_a_path_without_a_model_is_told(tmp_path: Path) -> None:
 def test_ids_and_uris_are_nobodys_paths() -> None:
     for source in ("org/model", "s3://bucket/model", "demo"):
         check_paths(load_settings({"models": [{"id": "m", "source": source, "l2": {"enabled": False}}]}))
+
+
+def adapter(directory: Path, config: str) -> Path:
+    folder = directory / "one"
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(config)
+    return folder
+
+
+def test_adapters_may_come_later_but_their_directory_is_there(tmp_path: Path) -> None:
+    check_paths(with_adapters(tmp_path))
+    with pytest.raises(ModelError, match=r"lora.path .* is not a directory"):
+        check_paths(with_adapters(tmp_path / "nowhere"))
+
+
+def test_an_adapter_that_is_wider_than_the_engine_is_told_with_the_remedy(tmp_path: Path) -> None:
+    adapter(tmp_path, json.dumps({"r": 24}))
+    with pytest.raises(ModelError, match=r"rank is 24, above 16: set `engine: {max_lora_rank: 32}`"):
+        check_paths(with_adapters(tmp_path))
+    check_paths(with_adapters(tmp_path, engine={"max_lora_rank": 32}))
+
+
+@pytest.mark.parametrize("config", ["", "[]", "{}", '{"r": "8"}'])
+def test_a_folder_that_is_no_adapter_of_pefts_is_told(tmp_path: Path, config: str) -> None:
+    adapter(tmp_path, config)
+    with pytest.raises(ModelError, match=r"adapter_config\.json"):
+        check_paths(with_adapters(tmp_path))

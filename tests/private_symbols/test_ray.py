@@ -209,3 +209,33 @@ def test_the_session_knows_its_logs() -> None:
     file = "app/tiers/node_cache.py"
     assert hasattr(ray._private.worker, "_global_node"), moved("ray._private.worker._global_node", file)
     assert callable(getattr(Node, "get_logs_dir_path", None)), moved("Node.get_logs_dir_path", file)
+
+
+def test_adapters_are_loaded_by_what_the_server_is_given() -> None:
+    from ray.llm._internal.serve.utils.lora_serve_utils import LoraModelLoader
+    from ray.serve import context
+    from ray.serve.llm.deployment import LLMServer
+
+    loader = "app/serving/adapter_loader.py"
+    assert parameters(LoraModelLoader.__init__) == ["self", "lora_root", "download_timeout_s", "max_tries"], moved(
+        "LoraModelLoader", loader
+    )
+    assert parameters(LoraModelLoader.load_model_from_config) == ["self", "lora_model_id", "llm_config"], moved(
+        "LoraModelLoader.load_model_from_config", loader
+    )
+    source = inspect.getsource(LLMServer.__mro__[1])
+    assert "await model_downloader.load_model_from_config(" in source, moved("the use of model_downloader", loader)
+    assert "await self._maybe_resolve_lora_from_multiplex()" in inspect.getsource(LLMServer._run_request), moved(
+        "_maybe_resolve_lora_from_multiplex", SERVER
+    )
+    assert hasattr(context._RequestContext(), "multiplexed_model_id"), moved("_RequestContext", SERVER)
+
+
+def test_buckets_are_read_by_two_functions() -> None:
+    from ray.llm._internal.common.utils.cloud_utils import CloudFileSystem
+    from ray.llm._internal.serve.utils import lora_serve_utils
+
+    file = "app/serving/adapters.py"
+    assert parameters(CloudFileSystem.list_subfolders) == ["folder_uri"], moved("CloudFileSystem.list_subfolders", file)
+    assert inspect.iscoroutinefunction(lora_serve_utils.get_object_from_cloud), moved("get_object_from_cloud", file)
+    assert hasattr(lora_serve_utils, "CLOUD_OBJECT_MISSING"), moved("CLOUD_OBJECT_MISSING", file)

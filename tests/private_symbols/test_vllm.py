@@ -114,3 +114,32 @@ def test_shutdown_of_the_client_ends_its_engine() -> None:
     from vllm.v1.engine.async_llm import AsyncLLM
 
     assert callable(AsyncLLM.shutdown), moved("AsyncLLM.shutdown", "app/serving/server.py")
+
+
+def test_the_ranks_of_adapters() -> None:
+    from typing import get_args
+
+    from vllm.config.lora import LoRAConfig, MaxLoRARanks
+
+    from app.local import paths
+
+    assert get_args(MaxLoRARanks) == paths._RANKS, moved("MaxLoRARanks", "app/local/paths.py")
+    assert LoRAConfig().max_lora_rank == paths._RANK, moved("LoRAConfig.max_lora_rank", "app/local/paths.py")
+
+
+def test_an_adapter_is_read_from_files_of_two_names() -> None:
+    from vllm.lora.lora_model import LoRAModel
+    from vllm.lora.peft_helper import PEFTHelper
+
+    file = "app/serving/adapter_loader.py"
+    for name in ("adapter_model.safetensors", "adapter_model.bin"):
+        assert name in inspect.getsource(LoRAModel), moved(f"the name {name}", file)
+    assert "adapter_config.json" in inspect.getsource(PEFTHelper), moved("the name adapter_config.json", file)
+
+
+def test_the_samplers_compilation_obeys_dynamos_switch() -> None:
+    from torch._dynamo import config
+    from vllm.v1.sample.ops import topk_topp_sampler
+
+    assert "@torch.compile" in inspect.getsource(topk_topp_sampler), "app/serving/llm_config.py: no need to turn it off"
+    assert hasattr(config, "disable"), moved("TORCHDYNAMO_DISABLE", "app/serving/llm_config.py")

@@ -1,10 +1,12 @@
 """The ingress' own part, on handles that answer without a cluster: tenants, models, reports in headers, and order."""
 
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.llm._internal.serve.core.configs.openai_api_models import ModelCard
 from ray.serve.llm.openai_api_models import ChatCompletionRequest, ChatCompletionResponse
 from starlette.requests import Request
 from starlette.testclient import TestClient
@@ -15,7 +17,7 @@ from app.serving import ingress
 from app.serving.auth import tenant_salt
 from app.serving.http_errors import ModelNotFound
 from app.serving.ingress import TieredIngress, application
-from app.settings import AuthSettings
+from app.settings import AuthSettings, LoraSettings
 
 DETAILS = {"cached_tokens": 96, "l0_tokens": 32, "l1_tokens": 64, "l2_tokens": 0, "computed_tokens": 4, "replica": "r1"}
 
@@ -30,10 +32,11 @@ class Handle:
     """A deployment handle as the ingress uses one; keeps what it was asked."""
 
     def __init__(self, *responses: Any) -> None:
-        self.responses, self.asked = responses, list[Any]()
+        self.responses, self.asked, self.chosen = responses, list[Any](), list[dict[str, Any]]()
         self.chat = SimpleNamespace(remote=self._remote)
 
-    def options(self, **_: Any) -> "Handle":
+    def options(self, **chosen: Any) -> "Handle":
+        self.chosen.append(chosen)
         return self
 
     async def _remote(self, body: Any, info: Any) -> AsyncGenerator[Any, None]:
@@ -52,9 +55,12 @@ def core(monkeypatch: pytest.MonkeyPatch) -> RoutingCore:
     return made
 
 
-def front(handle: Handle, *ids: str) -> TieredIngress:
+def front(handle: Handle, *ids: str, lora: Path | None = None) -> TieredIngress:
+    """`lora`: where the first model's adapters are."""
     names = ids or ("m",)
-    return TieredIngress(dict.fromkeys(names, handle), dict.fromkeys(names, None))
+    card = ModelCard(id="m", object="model", owned_by="us", permission=[], metadata={"model_id": "m"})
+    adapters = {names[0]: LoraSettings(path=str(lora))} if lora is not None else {}
+    return TieredIngress(dict.fromkeys(names, handle), dict.fromkeys(names, card), adapters=adapters)
 
 
 def request(tenant: str | None = None, **headers: str) -> Request:
@@ -97,6 +103,41 @@ async def test_an_unknown_model_reaches_no_replica(model: str) -> None:
     with pytest.raises(ModelNotFound, match="Available here: m"):
         await front(handle).chat(body(model), request())
     assert handle.asked == []
+
+
+@pytest.fixture
+def lora(tmp_path: Path) -> Path:
+    for name in ("one", "two"):
+        (tmp_path / "adapters" / name).mkdir(parents=True)
+        (tmp_path / "adapters" / name / "adapter_config.json").write_text("{}")
+    return tmp_path / "adapters"
+
+
+async def test_an_adapters_request_is_sent_under_the_adapters_name(lora: Path) -> None:
+    handle = Handle(answer(None))
+    await front(handle, lora=lora).chat(body("m:two"), request())
+    assert handle.chosen == [{"stream": True, "multiplexed_model_id": "m:two"}]
+    assert [asked.model for asked in handle.asked] == ["m:two"]
+
+
+async def test_an_adapter_that_is_not_there_reaches_no_replica(lora: Path) -> None:
+    handle = Handle(answer(None))
+    for name in ("m:three", "m:", "m:../adapters/one", "n:one"):
+        with pytest.raises(ModelNotFound):
+            await front(handle, "m", "n", lora=lora).chat(body(name), request())
+    with pytest.raises(ModelNotFound, match="Available here: m, m:one, m:two"):
+        await front(handle, lora=lora).chat(body("m:three"), request())
+    assert handle.asked == []
+
+
+async def test_adapters_have_cards_and_may_come_and_go(lora: Path) -> None:
+    ingress = front(Handle(), "m", "n", lora=lora)
+    assert [card.id for card in (await ingress.models()).data] == ["m", "m", "m:one", "m:two"]
+    assert (await ingress.model_data("m:one")).metadata == {"model_id": "m", "base_model_id": "m"}
+    (lora / "one").rename(lora / "three")
+    assert (await ingress.model_data("m:three")).id == "m:three"
+    with pytest.raises(ModelNotFound):
+        await ingress.model_data("m:one")
 
 
 async def test_naming_the_model_is_optional_only_if_there_is_one() -> None:

@@ -37,6 +37,7 @@ def config(of: ModelSettings, **settings: Any) -> Any:
     [
         {},
         {"accelerator": "gpu"},
+        {"lora": {"path": "/adapters", "max_per_replica": 4}, "engine": {"max_lora_rank": 32, "max_loras": 2}},
         {"accelerator": "L40S", "l0": {"gib": 4, "block_tokens": 16}},
         {
             "dtype": "float32",
@@ -122,6 +123,19 @@ def test_statistics_are_sent_by_nobody_unless_turned_on() -> None:
     assert not silent.keys() & environment(model(), Settings(models=(model(),), usage_stats=True)).keys()
 
 
+@pytest.mark.parametrize(
+    ("fields", "compiles"),
+    [
+        ({"engine": {"enforce_eager": True}}, False),
+        ({}, True),
+        ({"accelerator": "gpu", "engine": {"enforce_eager": True}}, True),
+    ],
+)
+def test_an_eager_cpu_engine_compiles_nothing(fields: dict[str, Any], compiles: bool) -> None:
+    of = model(**fields)
+    assert ("TORCHDYNAMO_DISABLE" not in environment(of, Settings(models=(of,)))) == compiles
+
+
 def test_the_models_own_variables_win() -> None:
     of = model(env={"VLLM_CPU_OMP_THREADS_BIND": "0-1", "MINE": "1"})
     made = environment(of, Settings(models=(of,)))
@@ -144,3 +158,19 @@ def test_a_model_that_is_not_on_disk_is_downloaded() -> None:
 def test_accelerators() -> None:
     assert config(model(accelerator="L40S", source="org/name")).accelerator_type == "L40S"
     assert config(model(accelerator="gpu", source="org/name")).accelerator_type is None
+
+
+def test_an_engine_keeps_as_many_adapters_as_its_replica() -> None:
+    def kept(most: int, **engine: Any) -> int:
+        made = engine_arguments(model(lora={"path": "/adapters", "max_per_replica": most}, engine=engine))
+        assert made["enable_lora"] is True
+        return int(made["max_cpu_loras"])
+
+    assert (kept(3), kept(3, max_loras=5), kept(3, max_cpu_loras=9)) == (3, 5, 9)
+    assert "enable_lora" not in engine_arguments(model())
+
+
+@pytest.mark.parametrize(("path", "bucket"), [("/adapters", None), ("s3://b/adapters/", "s3://b/adapters")])
+def test_ray_is_told_of_buckets_only(path: str, bucket: str | None) -> None:
+    made = config(model(source="org/name", lora={"path": path, "max_per_replica": 3})).lora_config
+    assert (made.dynamic_lora_loading_path, made.max_num_adapters_per_replica) == (bucket, 3)

@@ -1,6 +1,7 @@
 """The feed between real announcers, a real tier publisher and a real routing core: over sockets, on this machine."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -172,6 +173,25 @@ def test_other_models_tenants_and_adapters_are_kept_apart(bench: Bench) -> None:
 
     bench.core.update_replicas([Replica("a", "node", 10)])
     assert [l1(), l1(salt="tenant"), l1(model="m:adapter"), l1(model="m:other")] == [0, 128, 192, 0]
+
+
+def test_an_adapters_kv_is_expected_once_a_replica_has_told_its_weights(bench: Bench) -> None:
+    assert bench.server is not None
+    bench.server.stored("l1", held(TOKENS[:128], salt=kv_salt("", "m:a@old")))
+    bench.server.stored("l1", held(TOKENS[:192], salt=kv_salt("", "m:a@new")))
+    bench.follow("a")
+    bench.until("l1_chunks", 5)
+    bench.until("l0_engines", 1)
+    bench.core.update_replicas([Replica("a", "node", 10)])
+    assert bench.choices(model="m:a")["a"].l1 == 0
+
+    def expected(tokens: int) -> bool:
+        return bench.choices(model="m:a")["a"].l1 == tokens
+
+    for identity, tokens in (("m:a@old", 128), ("m:a@new", 192)):
+        bench.engines["a"].announcer.first_token(FirstToken("r", 0.1, adapter=identity))
+        bench.wait_until(partial(expected, tokens), identity)
+    assert bench.choices(model="m:b")["a"].l1 == 0
 
 
 def test_a_server_that_is_gone_holds_nothing_and_starts_again_from_its_own(bench: Bench) -> None:

@@ -71,6 +71,8 @@ BAD: list[tuple[str, str, Any, int, str]] = [
     ("a prompt beyond the window", CHAT, {"model": MODEL, "messages": [
         {"role": "user", "content": "word " * 9000}]}, 400, "context length"),
     ("an empty salt", CHAT, {"model": MODEL, "messages": HELLO, "cache_salt": ""}, 400, "salt"),
+    ("a number beyond msgpack", CHAT, {"model": MODEL, "messages": HELLO, "kv_transfer_params": {"a": [-(2**63) - 1]}},
+        400, "64 bits"),
     ("stream as text", CHAT, {"model": MODEL, "messages": HELLO, "stream": "perhaps"}, 400, "stream"),
     ("an unknown tool choice", CHAT, {"model": MODEL, "messages": HELLO, "tool_choice": {"type": "function",
         "function": {"name": "nothing"}}}, 400, ""),

@@ -19,16 +19,10 @@ from app.cache_report import CACHE_HEADER, REPLICA_HEADER
 from app.client import Client, connect
 from app.demo import PROMPT
 from app.errors import ServingError
-from tests.e2e.conftest import ROOT, TIERSERVE, Served, disconnect, wait_for
+from tests.e2e.conftest import ROOT, TIERSERVE, Served, disconnect, stored, wait_for
 
 MODEL = "smollm2-135m-instruct"
 LONG = PROMPT.read_text()[:3000]
-
-
-@pytest.fixture(scope="module")
-def http(served: Served) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served.url, timeout=180) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")
@@ -174,10 +168,6 @@ def test_reports_each_tier_exactly(http: httpx.Client, sdk: Client, replicas: li
     from_l2, later = ask(second)
     assert from_l2["l2_tokens"] == from_l2["cached_tokens"] == prompt // 64 * 64
     assert answer == again == there == later
-
-
-def stored(sdk: Client) -> None:
-    wait_for("L2 has taken every chunk", lambda: sdk.cache_status()["cache"]["l2_stores_pending"] == 0, 60)
 
 
 def test_salts_do_not_share(http: httpx.Client) -> None:

@@ -16,6 +16,15 @@ from tests.tiers.curvine.conftest import FakeClock, chunk_of, payload_of, read
 from tests.tiers.curvine.servers import FILE, SIZE, Server, janitor_of, on_disk
 
 
+def filled_without_limit(root: str, chunks: int) -> Pool:
+    """A pool with chunks in it that no writer had to have credit for."""
+    pool = Pool(root)
+    pool.open()
+    for number in range(chunks):
+        pool.put(chunk_of(number, SIZE), memoryview(payload_of(number, SIZE)), Landing())
+    return pool
+
+
 def test_nothing_is_stored_before_there_is_credit(tmp_path: Path, clock: FakeClock) -> None:
     server = Server(str(tmp_path), "a")
     assert server.put(1) is Put.FULL
@@ -80,10 +89,7 @@ def test_what_is_being_read_stays(tmp_path: Path, clock: FakeClock) -> None:
 
 def test_after_a_restart_what_is_on_disk_counts(tmp_path: Path, clock: FakeClock) -> None:
     root = str(tmp_path)
-    unlimited = Pool(root)
-    unlimited.open()
-    for number in range(30):
-        unlimited.put(chunk_of(number, SIZE), memoryview(payload_of(number, SIZE)), Landing())
+    filled_without_limit(root, 30)
     janitor = janitor_of(root, 20 * FILE, clock)
     tick = janitor.tick()
     assert len(tick.evicted) >= 10
@@ -134,10 +140,7 @@ def test_a_silent_writers_files_and_credit_are_found_again(tmp_path: Path, clock
 
 def test_room_on_the_file_system_counts(tmp_path: Path, clock: FakeClock) -> None:
     root = str(tmp_path)
-    pool = Pool(root)
-    pool.open()
-    for number in range(5):
-        pool.put(chunk_of(number, SIZE), memoryview(payload_of(number, SIZE)), Landing())
+    pool = filled_without_limit(root, 5)
     limit = Limit(capacity_bytes=0, min_free_fraction=0.999999)
     janitor = Janitor(pool, Exchange(root, "j"), Lru(), limit, clock=clock)
     janitor.tick()

@@ -44,7 +44,8 @@ from app.tiers.curvine.housekeeper import Housekeeper
 from app.tiers.curvine.identity import ChunkId
 from app.tiers.curvine.known import KnownKeys
 from app.tiers.curvine.naming import NamedTask, Names
-from app.tiers.curvine.pool import Pool, Put
+from app.tiers.curvine.outcomes import Put
+from app.tiers.curvine.pool import Pool
 from app.tiers.curvine.service import PoolService
 from app.tiers.curvine.settings import PoolSettings
 from app.tiers.curvine.usage import Usage, name_of

@@ -54,6 +54,7 @@ class _Patch:
 
     pieces: tuple[bytes, ...]
     holes: tuple[bool, ...]  # True: identity, False: checksum
+    identity_at: int
     checksum_at: int
 
     def fill(self, identity: bytes, checksum: bytes) -> bytes:
@@ -99,10 +100,30 @@ class Frame:
     def tail(self, checksum_hex: str) -> bytes:
         return self.template.tail.fill(self.identity, checksum_hex.encode())
 
-    def open_tail(self) -> tuple[bytes, int]:
-        """The tail of a payload that is not known yet, and where in it the `CHECKSUM_HEX` digits belong."""
-        tail = self.template.tail
-        return tail.fill(self.identity, _NO_CHECKSUM), tail.checksum_at
+    def mould(self) -> "Mould":
+        head, tail = self.template.head, self.template.tail
+        at = len(_before_hash(self.chunk.family))
+        return Mould(
+            head=self.head(),
+            tail=tail.fill(self.identity, _NO_CHECKSUM),
+            hash_in_head=head.identity_at + at,
+            hash_in_tail=tail.identity_at + at,
+            checksum_in_tail=tail.checksum_at,
+            file_bytes=self.size,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Mould:
+    """A chunk's head and tail, and where in them the hexadecimal hash and the `CHECKSUM_HEX` digits are. Chunks that
+    differ in nothing but hash and payload, as those of a request do, have one mould."""
+
+    head: bytes
+    tail: bytes
+    hash_in_head: int
+    hash_in_tail: int
+    checksum_in_tail: int
+    file_bytes: int
 
 
 def frame(chunk: ChunkId, payload_bytes: int) -> Frame:
@@ -125,12 +146,16 @@ def _family_json(family: Family) -> str:
     return json.dumps(family.manifest(), sort_keys=True, separators=(",", ":"))[:-1]
 
 
+def _before_hash(family: Family) -> str:
+    """What an identity says before its chunk's hash: ASCII, as JSON is."""
+    return f'{_family_json(family)},"chunk_hash":"'
+
+
 def _identity_json(chunk: ChunkId) -> bytes:
     # Written by hand: json.dumps of eleven fields costs more than everything else that a lookup does.
-    prefix = _family_json(chunk.family)
     salt = json.dumps(chunk.salt) if chunk.salt else '""'
     text = (
-        f'{prefix},"chunk_hash":"{chunk.chunk_hash.hex()}","group":{chunk.group},"kv_rank":{chunk.kv_rank},'
+        f'{_before_hash(chunk.family)}{chunk.chunk_hash.hex()}","group":{chunk.group},"kv_rank":{chunk.kv_rank},'
         f'"kv_world":{chunk.kv_rank >> 24},"salt":{salt}}}'
     ).encode()
     return text.ljust(-(-len(text) // _IDENTITY_STEP) * _IDENTITY_STEP)
@@ -218,7 +243,12 @@ def _cut(blob: bytes, identity_bytes: int) -> _Patch:
         holes.append(is_identity)
         at = start + length
     pieces.append(blob[at:])
-    return _Patch(tuple(pieces), tuple(holes), blob.index(_CHECKSUM_MARK * CHECKSUM_HEX))
+    return _Patch(
+        tuple(pieces),
+        tuple(holes),
+        identity_at=blob.index(_IDENTITY_MARK * identity_bytes),
+        checksum_at=blob.index(_CHECKSUM_MARK * CHECKSUM_HEX),
+    )
 
 
 @functools.cache

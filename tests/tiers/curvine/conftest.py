@@ -11,7 +11,8 @@ from app.tiers.curvine.chunkfile import encoding_fingerprint
 from app.tiers.curvine.identity import ChunkId, Family
 from app.tiers.curvine.landing import Landing
 from app.tiers.curvine.layout import Layout, Part
-from app.tiers.curvine.pool import Get, Pool
+from app.tiers.curvine.outcomes import Get
+from app.tiers.curvine.pool import Pool
 
 
 def family_of(payload_bytes: int, **changes: str | int) -> Family:

@@ -102,12 +102,13 @@ class Frame:
 
     def mould(self) -> "Mould":
         head, tail = self.template.head, self.template.tail
-        at = len(_before_hash(self.chunk.family))
+        at = len(_common(self.chunk.family))
         return Mould(
             head=self.head(),
             tail=tail.fill(self.identity, _NO_CHECKSUM),
-            hash_in_head=head.identity_at + at,
-            hash_in_tail=tail.identity_at + at,
+            stamp_in_identity=at,
+            stamp_in_head=head.identity_at + at,
+            stamp_in_tail=tail.identity_at + at,
             checksum_in_tail=tail.checksum_at,
             file_bytes=self.size,
         )
@@ -115,13 +116,15 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Mould:
-    """A chunk's head and tail, and where in them the hexadecimal hash and the `CHECKSUM_HEX` digits are. Chunks that
-    differ in nothing but hash and payload, as those of a request do, have one mould."""
+    """A chunk's head and tail, and where in them its stamp, which is the part of the identity that is not its family's,
+    and the `CHECKSUM_HEX` digits are. Chunks of a family with payloads and identities of the same lengths, as those of
+    a request, have one mould."""
 
     head: bytes
     tail: bytes
-    hash_in_head: int
-    hash_in_tail: int
+    stamp_in_identity: int
+    stamp_in_head: int
+    stamp_in_tail: int
     checksum_in_tail: int
     file_bytes: int
 
@@ -132,7 +135,7 @@ def frame(chunk: ChunkId, payload_bytes: int) -> Frame:
     Raises:
         PoolError: the family's layout is not one.
     """
-    identity = _identity_json(chunk)
+    identity = identity_of(chunk)
     return Frame(chunk, payload_bytes, identity, _template(chunk.family.layout, payload_bytes, len(identity)))
 
 
@@ -142,20 +145,17 @@ def file_bytes(chunk: ChunkId, payload_bytes: int) -> int:
 
 
 @functools.lru_cache(maxsize=256)
-def _family_json(family: Family) -> str:
-    return json.dumps(family.manifest(), sort_keys=True, separators=(",", ":"))[:-1]
+def _common(family: Family) -> str:
+    """What the identities of a family begin with: ASCII, as JSON is."""
+    return json.dumps(family.manifest(), sort_keys=True, separators=(",", ":"))[:-1] + ',"chunk_hash":"'
 
 
-def _before_hash(family: Family) -> str:
-    """What an identity says before its chunk's hash: ASCII, as JSON is."""
-    return f'{_family_json(family)},"chunk_hash":"'
-
-
-def _identity_json(chunk: ChunkId) -> bytes:
+def identity_of(chunk: ChunkId) -> bytes:
+    """The identity as JSON, as a file has it twice."""
     # Written by hand: json.dumps of eleven fields costs more than everything else that a lookup does.
     salt = json.dumps(chunk.salt) if chunk.salt else '""'
     text = (
-        f'{_before_hash(chunk.family)}{chunk.chunk_hash.hex()}","group":{chunk.group},"kv_rank":{chunk.kv_rank},'
+        f'{_common(chunk.family)}{chunk.chunk_hash.hex()}","group":{chunk.group},"kv_rank":{chunk.kv_rank},'
         f'"kv_world":{chunk.kv_rank >> 24},"salt":{salt}}}'
     ).encode()
     return text.ljust(-(-len(text) // _IDENTITY_STEP) * _IDENTITY_STEP)

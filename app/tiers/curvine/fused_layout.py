@@ -24,13 +24,13 @@ MOST_ROWS: Final = 64
 
 ROW: Final = 14
 """Numbers in a row. What is asked for is mostly addresses; `MOULD` is zero where there is no room for a row's names."""
-MOULD, PATH, TEMPORARY, HASH, PAYLOAD, PAYLOAD_BYTES, STATE = range(7)
+MOULD, PATH, TEMPORARY, STAMP, PAYLOAD, PAYLOAD_BYTES, STATE = range(7)
 WORKER, ANSWER, FD, SIZE, INODE, MAJOR, MINOR = range(7, 14)
 """What comes back: who took the row; the file's descriptor, or an errno; what statx says of a file that was opened."""
 
 MOULD_NUMBERS: Final = 9
-"""In a mould. `HASH_IN_...` and `SUM_IN_TAIL` are places in head and tail."""
-HEAD, HEAD_BYTES, TAIL, TAIL_BYTES, FILE_BYTES, HASH_BYTES, HASH_IN_HEAD, HASH_IN_TAIL, SUM_IN_TAIL = range(9)
+"""In a mould. `STAMP_IN_...` and `SUM_IN_TAIL` are places in head and tail."""
+HEAD, HEAD_BYTES, TAIL, TAIL_BYTES, FILE_BYTES, STAMP_BYTES, STAMP_IN_HEAD, STAMP_IN_TAIL, SUM_IN_TAIL = range(9)
 
 AROUND_ROOM: Final = 8 * 1024
 """Bytes of a head or tail."""

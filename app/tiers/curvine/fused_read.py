@@ -11,10 +11,6 @@ from app.tiers.curvine.fused_layout import (
     FILE_BYTES,
     FOUND_HEAD,
     FOUND_TAIL,
-    HASH,
-    HASH_BYTES,
-    HASH_IN_HEAD,
-    HASH_IN_TAIL,
     HEAD,
     HEAD_BYTES,
     INODE,
@@ -28,6 +24,10 @@ from app.tiers.curvine.fused_layout import (
     PAYLOAD_BYTES,
     SCRATCH,
     SIZE,
+    STAMP,
+    STAMP_BYTES,
+    STAMP_IN_HEAD,
+    STAMP_IN_TAIL,
     STATE,
     STATUS,
     SUM_IN_TAIL,
@@ -127,11 +127,11 @@ def reading(calls: Calls) -> Any:
     def right(numbers, row, own, scratch, scratch_at):  # type: ignore[no-untyped-def]  # pragma: no cover
         """Compares head and tail with the expected ones; they come out as the mould's."""
         write_digest(numbers[row + STATE], carray(scratch, (SCRATCH,), dtype=u8), DIGITS)
-        head, tail, hash_, hash_bytes = own[_M + HEAD], own[_M + TAIL], numbers[row + HASH], own[_M + HASH_BYTES]
+        head, tail, stamp, stamp_bytes = own[_M + HEAD], own[_M + TAIL], numbers[row + STAMP], own[_M + STAMP_BYTES]
         found_head, found_tail = scratch_at + FOUND_HEAD, scratch_at + FOUND_TAIL
         return (
-            same(found_head, head, own[_M + HASH_IN_HEAD], hash_, hash_bytes)
-            and same(found_tail, tail, own[_M + HASH_IN_TAIL], hash_, hash_bytes)
+            same(found_head, head, own[_M + STAMP_IN_HEAD], stamp, stamp_bytes)
+            and same(found_tail, tail, own[_M + STAMP_IN_TAIL], stamp, stamp_bytes)
             and same(found_tail, tail, own[_M + SUM_IN_TAIL], scratch_at + DIGITS, CHECKSUM_HEX)
             and memcmp(found_head, head, own[_M + HEAD_BYTES]) == 0
             and memcmp(found_tail, tail, own[_M + TAIL_BYTES]) == 0

@@ -4,24 +4,26 @@ import ctypes
 import os
 import struct
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from app.tiers.curvine import chunkfile
 from app.tiers.curvine import fused_layout as at
 from app.tiers.curvine.address import address_of
-from app.tiers.curvine.chunkfile import CHECKSUM_HEX, Mould
+from app.tiers.curvine.chunkfile import Frame
 from app.tiers.curvine.fused_layout import HEADER, MOST_ROWS, NUMBER_BYTES, ROW, Answer
 from app.tiers.curvine.fused_take import Loop
-from app.tiers.curvine.identity import ChunkId
+from app.tiers.curvine.identity import ChunkId, Family
 from app.tiers.curvine.landing import Landing
 
 _ASKED: Final = struct.Struct("9q")
-# A row's path, temporary and hash.
+# A row's path, temporary and stamp.
 _NAMES_ROOM: Final = 2048
 # Tables whose memory is kept: as many loads and stores as are under way at once on a busy node.
 _SPARE: Final = 8
+_MOST_CASTS: Final = 256
+_DONE, _EXISTS = Answer.DONE, Answer.EXISTS  # looking them up in their class takes a tenth of a microsecond
 
 
 class Opened(NamedTuple):
@@ -57,6 +59,8 @@ class Memories:
     def __init__(self, library: Library) -> None:
         self.library = library
         self._spare: deque[_Memory] = deque(maxlen=_SPARE)
+        self._casts: OrderedDict[tuple[Family, int, int], _Cast] = OrderedDict()
+        self._lock = threading.Lock()
         self._local = threading.local()
 
     def take(self) -> "_Memory":
@@ -67,6 +71,16 @@ class Memories:
 
     def give_back(self, memory: "_Memory") -> None:
         self._spare.append(memory)
+
+    def cast(self, chunk: ChunkId, payload_bytes: int, identity_bytes: int) -> "_Cast":
+        """What every chunk of these lengths in the family goes into."""
+        key = chunk.family, payload_bytes, identity_bytes
+        with self._lock:
+            if key not in self._casts:
+                self._casts[key] = _Cast(chunkfile.frame(chunk, payload_bytes))
+                while len(self._casts) > _MOST_CASTS:
+                    self._casts.popitem(last=False)
+            return self._casts[key]
 
     def scratch(self) -> "_Scratch":
         """This thread's own."""
@@ -103,28 +117,25 @@ class _Memory:
 class _Cast:
     """A mould where compiled code finds it."""
 
-    def __init__(self, chunk: ChunkId, payload_bytes: int, mould: Mould) -> None:
-        self.family, self.kv_rank, self.group, self.salt = chunk.family, chunk.kv_rank, chunk.group, chunk.salt
-        self.payload_bytes, self.hash_bytes = payload_bytes, len(chunk.chunk_hash)
+    def __init__(self, frame: Frame) -> None:
+        mould = frame.mould()
+        self.family, self.payload_bytes, self.identity_bytes = (
+            frame.chunk.family,
+            frame.payload_bytes,
+            len(frame.identity),
+        )
+        self.stamp_at = mould.stamp_in_identity
         head, tail = (ctypes.create_string_buffer(part, len(part)) for part in (mould.head, mould.tail))
         self._kept = head, tail
         self._numbers = (ctypes.c_int64 * at.MOULD_NUMBERS)(
             ctypes.addressof(head), len(mould.head), ctypes.addressof(tail), len(mould.tail), mould.file_bytes,
-            2 * self.hash_bytes, mould.hash_in_head, mould.hash_in_tail, mould.checksum_in_tail,
+            self.identity_bytes - self.stamp_at, mould.stamp_in_head, mould.stamp_in_tail, mould.checksum_in_tail,
         )  # fmt: skip
         fits = len(mould.head) <= at.AROUND_ROOM and len(mould.tail) <= at.AROUND_ROOM
-        assert mould.checksum_in_tail + CHECKSUM_HEX <= len(mould.tail), mould
         self.address = ctypes.addressof(self._numbers) if fits else 0
 
-    def serves(self, chunk: ChunkId, payload_bytes: int) -> bool:
-        return (
-            payload_bytes == self.payload_bytes
-            and chunk.family is self.family
-            and chunk.kv_rank == self.kv_rank
-            and chunk.group == self.group
-            and chunk.salt == self.salt
-            and len(chunk.chunk_hash) == self.hash_bytes
-        )
+    def serves(self, family: Family, payload_bytes: int, identity_bytes: int) -> bool:
+        return family is self.family and payload_bytes == self.payload_bytes and identity_bytes == self.identity_bytes
 
 
 class FusedTable:
@@ -137,7 +148,8 @@ class FusedTable:
         self._library = memories.library
         self._loop = loop
         self._memory = memory = memories.take()
-        self._casts: list[_Cast] = []
+        self._cast: _Cast | None = None
+        self._casts: list[_Cast] = []  # which the rows point to
         self._count = 0
         numbers = memory.numbers
         numbers[at.NEXT] = numbers[at.READY] = numbers[at.CLOSED] = numbers[at.FOLLOWED] = 0
@@ -150,31 +162,25 @@ class FusedTable:
         """The next row; workers may take it at once."""
         memory, count = self._memory, self._count
         assert count < MOST_ROWS, count
-        path_bytes, temporary_bytes = os.fsencode(path), os.fsencode(temporary)
-        names = b"%b\0%b\0%b" % (path_bytes, temporary_bytes, chunk.chunk_hash.hex().encode())
-        place = count * _NAMES_ROOM
-        mould = 0
-        if len(names) <= _NAMES_ROOM:
+        path_bytes, temporary_bytes, identity = os.fsencode(path), os.fsencode(temporary), chunkfile.identity_of(chunk)
+        cast = self._cast
+        if cast is None or not cast.serves(chunk.family, len(payload), len(identity)):
+            cast = self._cast = self._memories.cast(chunk, len(payload), len(identity))
+            self._casts.append(cast)
+        names = b"%b\0%b\0%b" % (path_bytes, temporary_bytes, identity[cast.stamp_at :])
+        place, fits = count * _NAMES_ROOM, len(names) <= _NAMES_ROOM
+        if fits:
             memory.names[place : place + len(names)] = names
-            mould = self._mould(chunk, len(payload))
         place += memory.names_at
         temporary_at = place + len(path_bytes) + 1
-        hash_at = temporary_at + len(temporary_bytes) + 1
+        stamp_at = temporary_at + len(temporary_bytes) + 1
         _ASKED.pack_into(
             memory.numbers, (HEADER + count * ROW) * NUMBER_BYTES,
-            mould, place, temporary_at, hash_at, address_of(payload), len(payload), memory.states[count],
-            0, Answer.WAITING,
+            cast.address if fits else 0, place, temporary_at, stamp_at, address_of(payload), len(payload),
+            memory.states[count], 0, Answer.WAITING,
         )  # fmt: skip
         self._count = count + 1
         self._publish(at.READY, self._count)
-
-    def _mould(self, chunk: ChunkId, payload_bytes: int) -> int:
-        for cast in self._casts:
-            if cast.serves(chunk, payload_bytes):
-                return cast.address
-        mould = chunkfile.frame(chunk, payload_bytes).mould()
-        self._casts.append(_Cast(chunk, payload_bytes, mould))
-        return self._casts[-1].address
 
     def close(self) -> None:
         """There will be no more rows: until then `take` waits for them."""
@@ -211,13 +217,13 @@ class FusedTable:
 
     def finished(self, worker: int) -> list[tuple[int, Answer]]:
         """The rows that `take` has done for this worker without help."""
-        numbers = self._memory.numbers
-        found = []
-        for row in range(self._count):
-            first = HEADER + row * ROW
-            if numbers[first + at.WORKER] == worker and numbers[first + at.ANSWER] in (Answer.DONE, Answer.EXISTS):
-                found.append((row, Answer(numbers[first + at.ANSWER])))
-        return found
+        numbers, end = self._memory.numbers, HEADER + self._count * ROW
+        workers, answers = numbers[HEADER + at.WORKER : end : ROW], numbers[HEADER + at.ANSWER : end : ROW]
+        return [
+            (row, _DONE if answer == _DONE else _EXISTS)
+            for row, (taker, answer) in enumerate(zip(workers, answers, strict=True))
+            if taker == worker and answer <= _EXISTS
+        ]
 
     def rest(self) -> Sequence[int]:
         """The rows that nobody has taken, and now nobody will."""

@@ -15,10 +15,6 @@ from app.tiers.curvine.fused_layout import (
     FILE_BYTES,
     FOUND_HEAD,
     FOUND_TAIL,
-    HASH,
-    HASH_BYTES,
-    HASH_IN_HEAD,
-    HASH_IN_TAIL,
     HEAD,
     HEAD_BYTES,
     MOULD_COPY,
@@ -28,6 +24,10 @@ from app.tiers.curvine.fused_layout import (
     PAYLOAD,
     PAYLOAD_BYTES,
     SCRATCH,
+    STAMP,
+    STAMP_BYTES,
+    STAMP_IN_HEAD,
+    STAMP_IN_TAIL,
     STATE,
     SUM_IN_TAIL,
     TAIL,
@@ -114,11 +114,11 @@ def writing(calls: Calls) -> Any:
     def stamped(numbers, row, own, scratch_at):  # type: ignore[no-untyped-def]  # pragma: no cover
         """Head and tail in this thread's memory, but for the checksum."""
         head, tail = scratch_at + FOUND_HEAD, scratch_at + FOUND_TAIL
-        hash_, hash_bytes = numbers[row + HASH], own[_M + HASH_BYTES]
+        stamp, stamp_bytes = numbers[row + STAMP], own[_M + STAMP_BYTES]
         memcpy(head, own[_M + HEAD], own[_M + HEAD_BYTES])
         memcpy(tail, own[_M + TAIL], own[_M + TAIL_BYTES])
-        memcpy(head + own[_M + HASH_IN_HEAD], hash_, hash_bytes)
-        memcpy(tail + own[_M + HASH_IN_TAIL], hash_, hash_bytes)
+        memcpy(head + own[_M + STAMP_IN_HEAD], stamp, stamp_bytes)
+        memcpy(tail + own[_M + STAMP_IN_TAIL], stamp, stamp_bytes)
 
     @njit
     def filled(numbers, row, fd, shut, scratch, scratch_at):  # type: ignore[no-untyped-def]  # pragma: no cover

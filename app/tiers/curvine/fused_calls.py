@@ -26,6 +26,7 @@ class Calls:
     lock: Any
     unlock: Any
     usleep: Any
+    sched_yield: Any
     clock_gettime: Any
     hash_reset: Any
     hash_update: Any
@@ -55,6 +56,7 @@ def calls(xxhash: ctypes.CDLL) -> Calls:
         lock=declared(c.pthread_mutex_lock, number, pointer),
         unlock=declared(c.pthread_mutex_unlock, number, pointer),
         usleep=declared(c.usleep, number, ctypes.c_uint32),
+        sched_yield=declared(c.sched_yield, number),
         clock_gettime=declared(c.clock_gettime, number, number, pointer),
         hash_reset=declared(xxhash.XXH3_128bits_reset, number, pointer),
         hash_update=declared(update, number, pointer, pointer, ctypes.c_size_t),

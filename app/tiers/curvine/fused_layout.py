@@ -15,8 +15,8 @@ READY: Final = 9
 """Rows that may be taken."""
 CLOSED: Final = 10
 """Not zero once there will be no more rows."""
-FOLLOWED: Final = 11
-"""Not zero once a worker has come who is not leading."""
+JOINED: Final = 11
+"""Not zero once a worker has come to take rows."""
 OPTION: Final = 12
 """Reading: the flags of preadv2. Writing: whether room is reserved in advance."""
 HEADER: Final = 16

@@ -152,7 +152,7 @@ class FusedTable:
         self._casts: list[_Cast] = []  # which the rows point to
         self._count = 0
         numbers = memory.numbers
-        numbers[at.NEXT] = numbers[at.READY] = numbers[at.CLOSED] = numbers[at.FOLLOWED] = 0
+        numbers[at.NEXT] = numbers[at.READY] = numbers[at.CLOSED] = numbers[at.JOINED] = 0
         numbers[at.OPTION] = option
 
     def __del__(self) -> None:
@@ -193,16 +193,20 @@ class FusedTable:
         self._memory.numbers[place] = number
         library.unlock(numbers)
 
-    def take(self, landing: Landing, worker: int, *, leading: bool = False) -> Taken | None:
+    def gather(self) -> None:
+        """For who is about to add rows: lets go of the interpreter for a moment, unless somebody is in `take` already,
+        so that others are there when the first row is."""
+        self._loop.gather(self._memory.numbers_at)
+
+    def take(self, landing: Landing, worker: int) -> Taken | None:
         """Does rows until one needs help; None if none is left. `worker` is this caller's own number, not zero. Blocks
-        for as long as the file system pleases. `leading` is for who adds the rows: until somebody else has come, and
-        never waiting for rows.
+        for as long as the file system pleases.
 
         Raises:
             AbandonedError: the caller has gone.
         """
         numbers, table, scratch = self._memory.numbers, self._memory.numbers_at, self._memories.scratch()
-        row = self._loop.take(table, landing.gate().address, scratch.address, worker, leading)
+        row = self._loop.take(table, landing.gate().address, scratch.address, worker)
         landing.took(scratch.longest_s())
         if row < 0:
             landing.check()

@@ -9,8 +9,8 @@ from app.tiers.curvine.fused_layout import (
     ANSWER,
     CLOCK,
     CLOSED,
-    FOLLOWED,
     HEADER,
+    JOINED,
     LONGEST,
     MOST_ROWS,
     MOULD,
@@ -29,17 +29,20 @@ from app.tiers.curvine.landing import Gate
 _UNFIT: Final = int(Answer.UNFIT)
 _SHUT: Final = Gate.SHUT
 _NAP_US: Final = 10
+# Looks of about a third of a microsecond.
+_LOOKS: Final = 300
 _MONOTONIC: Final = 1
 _SECOND: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """`take(table, gate, scratch, worker, leading)`: does row after row until one needs somebody's help, and returns
-    its number; -1 if no row is left. Not `leading`, it waits for rows until the table is closed. `leading`, it returns
-    as soon as another worker has come. `owners` must outlive it."""
+    """`take(table, gate, scratch, worker)`: does row after row until one needs somebody's help, and returns its number;
+    -1 if no row is left. It waits for rows until the table is closed. `gather(table)` returns as soon as somebody has
+    come to take rows, or after a tenth of a millisecond. `owners` must outlive it."""
 
-    take: Callable[[int, int, int, int, bool], int]
+    take: Callable[[int, int, int, int], int]
+    gather: Callable[[int], None]
     owners: tuple[object, ...]
 
 
@@ -48,20 +51,17 @@ def compiled_loop(calls: Calls, do: Any) -> Loop:
     nobody's help. Raises whatever numba has against it."""
     from numba import carray, cfunc, njit, types
 
-    lock, unlock, usleep, memcpy, clock_gettime = (
-        calls.lock, calls.unlock, calls.usleep, calls.memcpy, calls.clock_gettime,
+    lock, unlock, usleep, sched_yield, memcpy, clock_gettime = (
+        calls.lock, calls.unlock, calls.usleep, calls.sched_yield, calls.memcpy, calls.clock_gettime,
     )  # fmt: skip
     i64 = types.int64
 
     @njit
-    def next_row(table, numbers, shut, leading):  # type: ignore[no-untyped-def]  # pragma: no cover
+    def next_row(table, numbers, shut):  # type: ignore[no-untyped-def]  # pragma: no cover
+        looks = 0
         while True:
             lock(table)
-            if not leading:
-                numbers[FOLLOWED] = 1
-            elif numbers[FOLLOWED] != 0:
-                unlock(table)
-                return -1
+            numbers[JOINED] = 1
             closed = numbers[CLOSED]  # before READY: whoever adds rows closes last
             ready = numbers[READY]
             index = numbers[NEXT]
@@ -70,9 +70,24 @@ def compiled_loop(calls: Calls, do: Any) -> Loop:
             unlock(table)
             if index < ready:
                 return index
-            if leading or closed != 0 or shut[_SHUT] != 0:
+            if closed != 0 or shut[_SHUT] != 0:
                 return -1
-            usleep(_NAP_US)
+            looks += 1
+            if looks < _LOOKS:  # sleeping takes longer than the next name
+                sched_yield()
+            else:
+                usleep(_NAP_US)
+
+    @cfunc(types.void(types.voidptr))
+    def gather(table):  # type: ignore[no-untyped-def]  # pragma: no cover
+        numbers = carray(table, (HEADER,), dtype=i64)
+        for _ in range(_LOOKS):
+            lock(table)
+            joined = numbers[JOINED]
+            unlock(table)
+            if joined != 0:
+                return
+            sched_yield()
 
     @njit
     def now(own, scratch_at):  # type: ignore[no-untyped-def]  # pragma: no cover
@@ -80,14 +95,14 @@ def compiled_loop(calls: Calls, do: Any) -> Loop:
         return own[CLOCK // NUMBER_BYTES] * _SECOND + own[CLOCK // NUMBER_BYTES + 1]
 
     # Addresses come twice: as numbers, which can be added to, and as pointers, which can be looked through.
-    @cfunc(types.int32(types.voidptr, types.voidptr, types.voidptr, i64, i64, i64))
-    def take(table, gate, scratch, scratch_at, worker, leading):  # type: ignore[no-untyped-def]  # pragma: no cover
+    @cfunc(types.int32(types.voidptr, types.voidptr, types.voidptr, i64, i64))
+    def take(table, gate, scratch, scratch_at, worker):  # type: ignore[no-untyped-def]  # pragma: no cover
         numbers = carray(table, (HEADER + MOST_ROWS * ROW,), dtype=i64)
         shut = carray(gate, (_SHUT + 1,), dtype=i64)
         own = carray(scratch, (SCRATCH // NUMBER_BYTES,), dtype=i64)
         own[LONGEST // NUMBER_BYTES] = 0
         while True:
-            index = next_row(table, numbers, shut, leading)
+            index = next_row(table, numbers, shut)
             if index < 0:
                 return -1
             row = HEADER + index * ROW
@@ -106,7 +121,7 @@ def compiled_loop(calls: Calls, do: Any) -> Loop:
 
     function: Callable[..., int] = cast("Any", take).ctypes
 
-    def call(table: int, gate: int, scratch: int, worker: int, leading: bool) -> int:
-        return function(table, gate, scratch, scratch, worker, leading)
+    def call(table: int, gate: int, scratch: int, worker: int) -> int:
+        return function(table, gate, scratch, scratch, worker)
 
-    return Loop(call, (take, function))
+    return Loop(call, cast("Any", gather).ctypes, (take, gather))

@@ -93,9 +93,10 @@ class Pool(PoolDirectory):
             self.write(self.store(), landing, outcomes.update, given[start : start + MOST])
         return list(outcomes.values())
 
-    def store(self) -> Store:
-        """For at most `MOST` chunks and several workers, who call `write`, one of them with what is to be stored."""
-        return Store(self, self._writer)
+    def store(self, *, helped: bool = False) -> Store:
+        """For at most `MOST` chunks; for several workers, if `helped`, who call `write`, one of them with what is to be
+        stored."""
+        return Store(self, self._writer, helped=helped)
 
     def write(
         self,
@@ -142,9 +143,10 @@ class Pool(PoolDirectory):
                 outcomes[start + number] = outcome
         return outcomes
 
-    def load(self) -> Load:
-        """For at most `MOST` chunks and several workers, who call `read`, one of them with what is wanted."""
-        return Load(self._fs, self._modes)
+    def load(self, *, helped: bool = False) -> Load:
+        """For at most `MOST` chunks; for several workers, if `helped`, who call `read`, one of them with what is
+        wanted."""
+        return Load(self._fs, self._modes, helped=helped)
 
     def read(
         self, load: Load, landing: Landing, wanted: Iterable[tuple[ChunkId, memoryview]] | None = None

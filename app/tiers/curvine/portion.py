@@ -23,8 +23,6 @@ MOST: Final = MOST_ROWS
 """Chunks of one portion: longer calls have several."""
 # Whoever prepares never waits for a file system, but may have been given up before it began.
 _LOOK_EVERY_S: Final = 0.05
-# The others begin when so many are named.
-_HEAD_START: Final = 8
 
 Wanted = TypeVar("Wanted", contravariant=True)
 Row = TypeVar("Row")
@@ -35,7 +33,8 @@ class Table(Protocol):
 
     def add(self, chunk: ChunkId, payload: memoryview, path: str, temporary: str = "") -> None: ...
     def close(self) -> None: ...
-    def take(self, landing: Landing, worker: int, *, leading: bool = False) -> Taken | None: ...
+    def gather(self) -> None: ...
+    def take(self, landing: Landing, worker: int) -> Taken | None: ...
     def finished(self, worker: int) -> Sequence[tuple[int, Answer]]: ...
     def rest(self) -> Sequence[int]: ...
 
@@ -58,9 +57,10 @@ class PlainTable:
             self._closed = True
             self._changed.notify_all()
 
-    def take(self, landing: Landing, worker: int, *, leading: bool = False) -> Taken | None:
-        if leading:  # opening the first file lets go of the interpreter early enough
-            return None
+    def gather(self) -> None:
+        """Opening the first file lets go of the interpreter early enough."""
+
+    def take(self, landing: Landing, worker: int) -> Taken | None:
         with self._changed:
             while self._next == self._count and not self._closed:
                 landing.check()
@@ -86,20 +86,21 @@ class Portion(ABC, Generic[Wanted, Row]):
     row is given to one caller, done. They block for as long as the file system pleases and raise nothing for what it
     does."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, *, helped: bool) -> None:
+        """`helped`: there will be workers besides the leader."""
         self._table = table
+        self._helped = helped
         self._rows: list[Row] = []
         self._workers = itertools.count(1)
 
     def lead(self, wanted: Iterable[Wanted], landing: Landing) -> Iterator[Row]:
         """Says what the portion's chunks are, and works. Raises what `wanted` does."""
         worker = next(self._workers)
+        if self._helped:
+            self._table.gather()
         try:
             for one in wanted:
                 self._add(one)
-                if len(self._rows) == _HEAD_START:
-                    # Working lets go of the interpreter, so that others begin.
-                    yield from self._work(landing, worker, leading=True)
         except BaseException:
             self._give_up()
             raise
@@ -115,10 +116,10 @@ class Portion(ABC, Generic[Wanted, Row]):
         yield from self._work(landing, worker)
         yield from self._finished(worker)
 
-    def _work(self, landing: Landing, worker: int, *, leading: bool = False) -> Iterator[Row]:
+    def _work(self, landing: Landing, worker: int) -> Iterator[Row]:
         """What needs help."""
         with contextlib.suppress(AbandonedError):
-            while (taken := self._table.take(landing, worker, leading=leading)) is not None:
+            while (taken := self._table.take(landing, worker)) is not None:
                 yield from self._looked_at(self._rows[taken.row], taken, landing)
 
     def _finished(self, worker: int) -> Iterator[Row]:

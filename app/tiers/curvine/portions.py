@@ -1,13 +1,13 @@
 """A long call, portion after portion."""
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from app.tiers.curvine.portion import MOST
 
 P = TypeVar("P")
+Made = TypeVar("Made", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +19,18 @@ class Share(Generic[P]):
     leads: bool
 
 
+class Maker(Protocol[Made]):
+    """Makes a portion."""
+
+    def __call__(self, *, helped: bool) -> Made: ...
+
+
 class Portions(Generic[P]):
     """Cuts a call's chunks into portions of `MOST` with several workers each. Its pieces are numbered portion by
     portion, the leader's first; a portion is made for its first worker and forgotten after its last, so that memory
     does not grow with the call. Any thread."""
 
-    def __init__(self, count: int, workers: int, make: Callable[[], P]) -> None:
+    def __init__(self, count: int, workers: int, make: "Maker[P]") -> None:
         """`make` may block: it is called by the worker, with a lock held that only this call's workers want."""
         self._count = count
         self._workers = min(workers, count)
@@ -37,7 +43,9 @@ class Portions(Generic[P]):
         """What the worker of that piece has to do. Called once for each."""
         number, worker = divmod(piece, self._workers)
         with self._lock:
-            portion, came = self._open.pop(number) if number in self._open else (self._make(), 0)
+            if number not in self._open:
+                self._open[number] = self._make(helped=self._workers > 1), 0
+            portion, came = self._open.pop(number)
             if came + 1 < self._workers:
                 self._open[number] = portion, came + 1
         start = number * MOST

@@ -52,9 +52,9 @@ class Load(Portion[Wanted, Reading]):
     """While a caller has a reading whose verdict is not True, its file is still open, so that its inode number is not
     another's."""
 
-    def __init__(self, fs: FileOps, modes: Modes) -> None:
+    def __init__(self, fs: FileOps, modes: Modes, *, helped: bool = False) -> None:
         fused = fs.fused()
-        super().__init__(PlainTable() if fused is None else fused.to_read())
+        super().__init__(PlainTable() if fused is None else fused.to_read(), helped=helped)
         self._fs = fs
         self._modes = modes
 

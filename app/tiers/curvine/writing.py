@@ -34,10 +34,11 @@ class Writing:
 class Store(Portion[Given, Writing]):
     """Whatever becomes of a row, what it was admitted with is given back unless it is stored."""
 
-    def __init__(self, directory: PoolDirectory, writer: Writer) -> None:
+    def __init__(self, directory: PoolDirectory, writer: Writer, *, helped: bool = False) -> None:
         """Blocks: asks once what file system this is."""
         fused = writer.fs.fused()
-        super().__init__(PlainTable() if fused is None else fused.to_write(reserve=writer.reserves()))
+        table = PlainTable() if fused is None else fused.to_write(reserve=writer.reserves())
+        super().__init__(table, helped=helped)
         self._directory = directory
         self._writer = writer
         self._refused: list[Writing] = []

@@ -158,22 +158,19 @@ def test_memory_goes_from_table_to_table_without_a_trace(files: Files) -> None:
         assert table.finished(1) == []
 
 
-def test_whoever_adds_rows_never_waits_for_them_and_leaves_when_another_has_come(files: Files) -> None:
+def test_whoever_gathers_goes_on_though_nobody_comes(files: Files) -> None:
     size = 4096
-    table = files.compiled.to_read()
-    places = [bytearray(size) for _ in range(2)]
-    assert table.take(Landing(), 1, leading=True) is None, "there is nothing yet"
+    table, place = files.compiled.to_read(), bytearray(4096)
+    table.gather()
     follower = threading.Thread(target=table.take, args=(Landing(), 2))
-    table.add(chunk_of(1, size), memoryview(places[0]), files.write(1, size))
-    assert table.take(Landing(), 1, leading=True) is None
-    assert table.finished(1) == [(0, Answer.DONE)]
     follower.start()
-    table.add(chunk_of(2, size), memoryview(places[1]), files.write(2, size))
+    table.gather()
+    table.add(chunk_of(1, size), memoryview(place), files.write(1, size))
     table.close()
     follower.join(10)
     assert not follower.is_alive()
-    assert table.finished(2) == [(1, Answer.DONE)]
-    assert table.take(Landing(), 1, leading=True) is None
+    assert table.finished(2) == [(0, Answer.DONE)]
+    assert table.take(Landing(), 1) is None
 
 
 def test_who_has_been_given_up_neither_waits_nor_writes(files: Files) -> None:

@@ -139,9 +139,11 @@ def frame(chunk: ChunkId, payload_bytes: int) -> Frame:
     return Frame(chunk, payload_bytes, identity, _template(chunk.family.layout, payload_bytes, len(identity)))
 
 
-def file_bytes(chunk: ChunkId, payload_bytes: int) -> int:
-    """The size of its file. Raises PoolError as `frame`."""
-    return frame(chunk, payload_bytes).size
+def file_bytes(chunk: ChunkId, payload_bytes: int, identity: bytes | None = None) -> int:
+    """The size of its file; quicker if its `identity_of` is known. Raises PoolError as `frame`."""
+    identity = identity or identity_of(chunk)
+    template = _template(chunk.family.layout, payload_bytes, len(identity))
+    return template.head_bytes + payload_bytes + template.tail_bytes
 
 
 @functools.lru_cache(maxsize=256)

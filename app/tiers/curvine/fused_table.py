@@ -158,11 +158,14 @@ class FusedTable:
     def __del__(self) -> None:
         self._memories.give_back(self._memory)
 
-    def add(self, chunk: ChunkId, payload: memoryview, path: str, temporary: str = "") -> None:
-        """The next row; workers may take it at once."""
+    def add(
+        self, chunk: ChunkId, payload: memoryview, path: str, temporary: str = "", identity: bytes | None = None
+    ) -> None:
+        """The next row; workers may take it at once. Its `identity_of` is asked for if it is not given."""
         memory, count = self._memory, self._count
         assert count < MOST_ROWS, count
-        path_bytes, temporary_bytes, identity = os.fsencode(path), os.fsencode(temporary), chunkfile.identity_of(chunk)
+        path_bytes, temporary_bytes = os.fsencode(path), os.fsencode(temporary)
+        identity = identity or chunkfile.identity_of(chunk)
         cast = self._cast
         if cast is None or not cast.serves(chunk.family, len(payload), len(identity)):
             cast = self._cast = self._memories.cast(chunk, len(payload), len(identity))

@@ -31,7 +31,9 @@ Row = TypeVar("Row")
 class Table(Protocol):
     """What a `FusedTable` is to its workers."""
 
-    def add(self, chunk: ChunkId, payload: memoryview, path: str, temporary: str = "") -> None: ...
+    def add(
+        self, chunk: ChunkId, payload: memoryview, path: str, temporary: str = "", identity: bytes | None = None
+    ) -> None: ...
     def close(self) -> None: ...
     def gather(self) -> None: ...
     def take(self, landing: Landing, worker: int) -> Taken | None: ...
@@ -47,7 +49,9 @@ class PlainTable:
         self._closed = False
         self._changed = threading.Condition()
 
-    def add(self, chunk: ChunkId, payload: memoryview, path: str, temporary: str = "") -> None:
+    def add(
+        self, chunk: ChunkId, payload: memoryview, path: str, temporary: str = "", identity: bytes | None = None
+    ) -> None:
         with self._changed:
             self._count += 1
             self._changed.notify()

@@ -51,13 +51,14 @@ class Store(Portion[Given, Writing]):
 
     def _add(self, wanted: Given) -> None:
         number, chunk, path, payload = wanted
-        row = Writing(number, chunk, path, payload, chunkfile.file_bytes(chunk, len(payload)))
+        identity = chunkfile.identity_of(chunk)
+        row = Writing(number, chunk, path, payload, chunkfile.file_bytes(chunk, len(payload), identity))
         if not self._writer.admit(row.file_bytes):
             self._refused.append(row)
             return
         row.temporary = self._directory.new_temporary()
         self._rows.append(row)
-        self._table.add(chunk, payload, path, row.temporary)
+        self._table.add(chunk, payload, path, row.temporary, identity)
 
     def _done(self, row: Writing, answer: Answer) -> Writing:
         return self._settled(row, Put.STORED if answer is Answer.DONE else Put.EXISTS)

@@ -21,7 +21,8 @@ import xxhash
 from app.tiers.curvine import chunkfile, fused_calls, fused_read, fused_write
 from app.tiers.curvine.fused_calls import declared
 from app.tiers.curvine.fused_layout import Answer
-from app.tiers.curvine.fused_table import FusedTable, Memories
+from app.tiers.curvine.fused_memory import Memories
+from app.tiers.curvine.fused_table import FusedTable
 from app.tiers.curvine.fused_take import compiled_loop
 from app.tiers.curvine.identity import Family
 from app.tiers.curvine.landing import Landing

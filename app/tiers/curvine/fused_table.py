@@ -1,28 +1,20 @@
 """A table of files that are to be read or written, which several workers take row by row in compiled code."""
 
-import ctypes
 import os
 import struct
-import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from app.tiers.curvine import chunkfile
 from app.tiers.curvine import fused_layout as at
 from app.tiers.curvine.address import address_of
-from app.tiers.curvine.chunkfile import Frame
 from app.tiers.curvine.fused_layout import HEADER, MOST_ROWS, NUMBER_BYTES, ROW, Answer
+from app.tiers.curvine.fused_memory import NAMES_ROOM, Cast, Memories
 from app.tiers.curvine.fused_take import Loop
-from app.tiers.curvine.identity import ChunkId, Family
+from app.tiers.curvine.identity import ChunkId
 from app.tiers.curvine.landing import Landing
 
 _ASKED: Final = struct.Struct("9q")
-# A row's path, temporary and stamp.
-_NAMES_ROOM: Final = 2048
-# Tables whose memory is kept: as many loads and stores as are under way at once on a busy node.
-_SPARE: Final = 8
-_MOST_CASTS: Final = 256
 _DONE, _EXISTS = Answer.DONE, Answer.EXISTS  # looking them up in their class takes a tenth of a microsecond
 
 
@@ -44,100 +36,6 @@ class Taken(NamedTuple):
     file: Opened | OSError | None
 
 
-class Library(Protocol):
-    """The functions that a table calls, none of which blocks: with the interpreter's lock held."""
-
-    new_state: Callable[[], int]
-    free_state: Callable[[int], object]
-    lock: Callable[[int], object]
-    unlock: Callable[[int], object]
-
-
-class Memories:
-    """What tables' addresses point to, lent to one table after another. Any thread."""
-
-    def __init__(self, library: Library) -> None:
-        self.library = library
-        self._spare: deque[_Memory] = deque(maxlen=_SPARE)
-        self._casts: OrderedDict[tuple[Family, int, int], _Cast] = OrderedDict()
-        self._lock = threading.Lock()
-        self._local = threading.local()
-
-    def take(self) -> "_Memory":
-        try:
-            return self._spare.pop()
-        except IndexError:
-            return _Memory(self.library)
-
-    def give_back(self, memory: "_Memory") -> None:
-        self._spare.append(memory)
-
-    def cast(self, chunk: ChunkId, payload_bytes: int, identity_bytes: int) -> "_Cast":
-        """What every chunk of these lengths in the family goes into."""
-        key = chunk.family, payload_bytes, identity_bytes
-        with self._lock:
-            if key not in self._casts:
-                self._casts[key] = _Cast(chunkfile.frame(chunk, payload_bytes))
-                while len(self._casts) > _MOST_CASTS:
-                    self._casts.popitem(last=False)
-            return self._casts[key]
-
-    def scratch(self) -> "_Scratch":
-        """This thread's own."""
-        scratch: _Scratch | None = getattr(self._local, "scratch", None)
-        if scratch is None:
-            scratch = self._local.scratch = _Scratch()
-        return scratch
-
-
-class _Scratch:
-    def __init__(self) -> None:
-        self._numbers = (ctypes.c_int64 * (at.SCRATCH // NUMBER_BYTES))()
-        self.address = ctypes.addressof(self._numbers)
-
-    def longest_s(self) -> float:
-        """What the slowest file of this thread's last call took."""
-        return float(self._numbers[at.LONGEST // NUMBER_BYTES]) / 1e9
-
-
-class _Memory:
-    def __init__(self, library: Library) -> None:
-        self.numbers = (ctypes.c_int64 * (HEADER + MOST_ROWS * ROW))()
-        self.numbers_at = ctypes.addressof(self.numbers)
-        self.names = bytearray(MOST_ROWS * _NAMES_ROOM)
-        self.names_at = address_of(self.names)
-        self.states = [library.new_state() for _ in range(MOST_ROWS)]
-        self._free = library.free_state
-
-    def __del__(self) -> None:
-        for state in self.states:
-            self._free(state)
-
-
-class _Cast:
-    """A mould where compiled code finds it."""
-
-    def __init__(self, frame: Frame) -> None:
-        mould = frame.mould()
-        self.family, self.payload_bytes, self.identity_bytes = (
-            frame.chunk.family,
-            frame.payload_bytes,
-            len(frame.identity),
-        )
-        self.stamp_at = mould.stamp_in_identity
-        head, tail = (ctypes.create_string_buffer(part, len(part)) for part in (mould.head, mould.tail))
-        self._kept = head, tail
-        self._numbers = (ctypes.c_int64 * at.MOULD_NUMBERS)(
-            ctypes.addressof(head), len(mould.head), ctypes.addressof(tail), len(mould.tail), mould.file_bytes,
-            self.identity_bytes - self.stamp_at, mould.stamp_in_head, mould.stamp_in_tail, mould.checksum_in_tail,
-        )  # fmt: skip
-        fits = len(mould.head) <= at.AROUND_ROOM and len(mould.tail) <= at.AROUND_ROOM
-        self.address = ctypes.addressof(self._numbers) if fits else 0
-
-    def serves(self, family: Family, payload_bytes: int, identity_bytes: int) -> bool:
-        return family is self.family and payload_bytes == self.payload_bytes and identity_bytes == self.identity_bytes
-
-
 class FusedTable:
     """At most `MOST_ROWS` files, for several workers. One thread calls `add` and `close`, any `take`, `finished` and
     `rest`; whoever is in `take` keeps the table and the payloads alive."""
@@ -148,8 +46,8 @@ class FusedTable:
         self._library = memories.library
         self._loop = loop
         self._memory = memory = memories.take()
-        self._cast: _Cast | None = None
-        self._casts: list[_Cast] = []  # which the rows point to
+        self._cast: Cast | None = None
+        self._casts: list[Cast] = []  # which the rows point to
         self._count = 0
         numbers = memory.numbers
         numbers[at.NEXT] = numbers[at.READY] = numbers[at.CLOSED] = numbers[at.JOINED] = 0
@@ -171,7 +69,7 @@ class FusedTable:
             cast = self._cast = self._memories.cast(chunk, len(payload), len(identity))
             self._casts.append(cast)
         names = b"%b\0%b\0%b" % (path_bytes, temporary_bytes, identity[cast.stamp_at :])
-        place, fits = count * _NAMES_ROOM, len(names) <= _NAMES_ROOM
+        place, fits = count * NAMES_ROOM, len(names) <= NAMES_ROOM
         if fits:
             memory.names[place : place + len(names)] = names
         place += memory.names_at

@@ -4,26 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from app.tiers.curvine import fused_layout as at
 from app.tiers.curvine.fused_calls import Calls
-from app.tiers.curvine.fused_layout import (
-    ANSWER,
-    CLOCK,
-    CLOSED,
-    HEADER,
-    JOINED,
-    LONGEST,
-    MOST_ROWS,
-    MOULD,
-    MOULD_COPY,
-    MOULD_NUMBERS,
-    NEXT,
-    NUMBER_BYTES,
-    READY,
-    ROW,
-    SCRATCH,
-    WORKER,
-    Answer,
-)
+from app.tiers.curvine.fused_layout import Answer
 from app.tiers.curvine.landing import Gate
 
 _UNFIT: Final = int(Answer.UNFIT)
@@ -61,12 +44,12 @@ def compiled_loop(calls: Calls, do: Any) -> Loop:
         looks = 0
         while True:
             lock(table)
-            numbers[JOINED] = 1
-            closed = numbers[CLOSED]  # before READY: whoever adds rows closes last
-            ready = numbers[READY]
-            index = numbers[NEXT]
+            numbers[at.JOINED] = 1
+            closed = numbers[at.CLOSED]  # before at.READY: whoever adds rows closes last
+            ready = numbers[at.READY]
+            index = numbers[at.NEXT]
             if index < ready:
-                numbers[NEXT] = index + 1
+                numbers[at.NEXT] = index + 1
             unlock(table)
             if index < ready:
                 return index
@@ -80,10 +63,10 @@ def compiled_loop(calls: Calls, do: Any) -> Loop:
 
     @cfunc(types.void(types.voidptr))
     def gather(table):  # type: ignore[no-untyped-def]  # pragma: no cover
-        numbers = carray(table, (HEADER,), dtype=i64)
+        numbers = carray(table, (at.HEADER,), dtype=i64)
         for _ in range(_LOOKS):
             lock(table)
-            joined = numbers[JOINED]
+            joined = numbers[at.JOINED]
             unlock(table)
             if joined != 0:
                 return
@@ -91,31 +74,31 @@ def compiled_loop(calls: Calls, do: Any) -> Loop:
 
     @njit
     def now(own, scratch_at):  # type: ignore[no-untyped-def]  # pragma: no cover
-        clock_gettime(_MONOTONIC, scratch_at + CLOCK)
-        return own[CLOCK // NUMBER_BYTES] * _SECOND + own[CLOCK // NUMBER_BYTES + 1]
+        clock_gettime(_MONOTONIC, scratch_at + at.CLOCK)
+        return own[at.CLOCK // at.NUMBER_BYTES] * _SECOND + own[at.CLOCK // at.NUMBER_BYTES + 1]
 
     # Addresses come twice: as numbers, which can be added to, and as pointers, which can be looked through.
     @cfunc(types.int32(types.voidptr, types.voidptr, types.voidptr, i64, i64))
     def take(table, gate, scratch, scratch_at, worker):  # type: ignore[no-untyped-def]  # pragma: no cover
-        numbers = carray(table, (HEADER + MOST_ROWS * ROW,), dtype=i64)
+        numbers = carray(table, (at.HEADER + at.MOST_ROWS * at.ROW,), dtype=i64)
         shut = carray(gate, (_SHUT + 1,), dtype=i64)
-        own = carray(scratch, (SCRATCH // NUMBER_BYTES,), dtype=i64)
-        own[LONGEST // NUMBER_BYTES] = 0
+        own = carray(scratch, (at.SCRATCH // at.NUMBER_BYTES,), dtype=i64)
+        own[at.LONGEST // at.NUMBER_BYTES] = 0
         while True:
             index = next_row(table, numbers, shut)
             if index < 0:
                 return -1
-            row = HEADER + index * ROW
-            numbers[row + WORKER] = worker
-            if numbers[row + MOULD] == 0:
-                numbers[row + ANSWER] = _UNFIT
+            row = at.HEADER + index * at.ROW
+            numbers[row + at.WORKER] = worker
+            if numbers[row + at.MOULD] == 0:
+                numbers[row + at.ANSWER] = _UNFIT
                 return index
-            memcpy(scratch_at + MOULD_COPY, numbers[row + MOULD], MOULD_NUMBERS * NUMBER_BYTES)
+            memcpy(scratch_at + at.MOULD_COPY, numbers[row + at.MOULD], at.MOULD_NUMBERS * at.NUMBER_BYTES)
             began = now(own, scratch_at)
             done = do(numbers, row, gate, shut, scratch, scratch_at)
             took = now(own, scratch_at) - began
-            if took > own[LONGEST // NUMBER_BYTES]:
-                own[LONGEST // NUMBER_BYTES] = took
+            if took > own[at.LONGEST // at.NUMBER_BYTES]:
+                own[at.LONGEST // at.NUMBER_BYTES] = took
             if not done:
                 return index
 

@@ -6,36 +6,10 @@ write; a caller who goes meanwhile may change it, so that nothing is published u
 
 from typing import Any, Final
 
+from app.tiers.curvine import fused_layout as at
 from app.tiers.curvine.chunkfile import CHECKSUM_HEX
 from app.tiers.curvine.fused_calls import Calls
-from app.tiers.curvine.fused_layout import (
-    ANSWER,
-    DIGITS,
-    FD,
-    FILE_BYTES,
-    FOUND_HEAD,
-    FOUND_TAIL,
-    HEAD,
-    HEAD_BYTES,
-    MOULD_COPY,
-    NUMBER_BYTES,
-    OPTION,
-    PATH,
-    PAYLOAD,
-    PAYLOAD_BYTES,
-    SCRATCH,
-    STAMP,
-    STAMP_BYTES,
-    STAMP_IN_HEAD,
-    STAMP_IN_TAIL,
-    STATE,
-    SUM_IN_TAIL,
-    TAIL,
-    TAIL_BYTES,
-    TEMPORARY,
-    VECTORS,
-    Answer,
-)
+from app.tiers.curvine.fused_layout import Answer
 from app.tiers.curvine.landing import Gate
 
 STEP: Final = 256 * 1024
@@ -54,8 +28,8 @@ _NOREPLACE: Final = 1
 _ABSENT, _INTERRUPTED, _INPUT_OUTPUT, _EXISTING, _NOT_A_DIRECTORY, _INVALID = 2, 4, 5, 17, 20, 22
 _NO_SUCH_CALL, _NOT_SUPPORTED = 38, 95
 _SHUT: Final = Gate.SHUT
-_M: Final = MOULD_COPY // NUMBER_BYTES
-_V: Final = VECTORS // NUMBER_BYTES
+_M: Final = at.MOULD_COPY // at.NUMBER_BYTES
+_V: Final = at.VECTORS // at.NUMBER_BYTES
 
 
 def writing(calls: Calls) -> Any:
@@ -93,7 +67,7 @@ def writing(calls: Calls) -> Any:
         """An errno, or 0."""
         v = 0
         while want > 0:
-            got = writev(fd, scratch_at + VECTORS + v * 2 * NUMBER_BYTES, count - v)
+            got = writev(fd, scratch_at + at.VECTORS + v * 2 * at.NUMBER_BYTES, count - v)
             if got < 0:
                 if errno() == _INTERRUPTED:
                     continue
@@ -113,57 +87,57 @@ def writing(calls: Calls) -> Any:
     @njit
     def stamped(numbers, row, own, scratch_at):  # type: ignore[no-untyped-def]  # pragma: no cover
         """Head and tail in this thread's memory, but for the checksum."""
-        head, tail = scratch_at + FOUND_HEAD, scratch_at + FOUND_TAIL
-        stamp, stamp_bytes = numbers[row + STAMP], own[_M + STAMP_BYTES]
-        memcpy(head, own[_M + HEAD], own[_M + HEAD_BYTES])
-        memcpy(tail, own[_M + TAIL], own[_M + TAIL_BYTES])
-        memcpy(head + own[_M + STAMP_IN_HEAD], stamp, stamp_bytes)
-        memcpy(tail + own[_M + STAMP_IN_TAIL], stamp, stamp_bytes)
+        head, tail = scratch_at + at.FOUND_HEAD, scratch_at + at.FOUND_TAIL
+        stamp, stamp_bytes = numbers[row + at.STAMP], own[_M + at.STAMP_BYTES]
+        memcpy(head, own[_M + at.HEAD], own[_M + at.HEAD_BYTES])
+        memcpy(tail, own[_M + at.TAIL], own[_M + at.TAIL_BYTES])
+        memcpy(head + own[_M + at.STAMP_IN_HEAD], stamp, stamp_bytes)
+        memcpy(tail + own[_M + at.STAMP_IN_TAIL], stamp, stamp_bytes)
 
     @njit
     def filled(numbers, row, fd, shut, scratch, scratch_at):  # type: ignore[no-untyped-def]  # pragma: no cover
         """An errno, or 0; also 0 when the caller has gone."""
-        own = carray(scratch, (SCRATCH // NUMBER_BYTES,), dtype=i64)
-        payload, size, state = numbers[row + PAYLOAD], numbers[row + PAYLOAD_BYTES], numbers[row + STATE]
+        own = carray(scratch, (at.SCRATCH // at.NUMBER_BYTES,), dtype=i64)
+        payload, size, state = numbers[row + at.PAYLOAD], numbers[row + at.PAYLOAD_BYTES], numbers[row + at.STATE]
         stamped(numbers, row, own, scratch_at)
         reset(state)
-        at = -own[_M + HEAD_BYTES]  # in the payload; all steps start at round offsets of the file
+        here = -own[_M + at.HEAD_BYTES]  # in the payload; all steps start at round offsets of the file
         while shut[_SHUT] == 0:
-            last = at + STEP + REST >= size
-            start, end = max(at, 0), size if last else at + STEP
+            last = here + STEP + REST >= size
+            start, end = max(here, 0), size if last else here + STEP
             update(state, payload + start, end - start)
-            v, want = _V, end - at
-            if at < 0:
-                own[v], own[v + 1] = scratch_at + FOUND_HEAD, -at
+            v, want = _V, end - here
+            if here < 0:
+                own[v], own[v + 1] = scratch_at + at.FOUND_HEAD, -here
                 v += 2
             own[v], own[v + 1] = payload + start, end - start
             v += 2
             if last:
-                write_digest(state, carray(scratch, (SCRATCH,), dtype=u8), DIGITS)
-                memcpy(scratch_at + FOUND_TAIL + own[_M + SUM_IN_TAIL], scratch_at + DIGITS, CHECKSUM_HEX)
-                own[v], own[v + 1] = scratch_at + FOUND_TAIL, own[_M + TAIL_BYTES]
-                v, want = v + 2, want + own[_M + TAIL_BYTES]
+                write_digest(state, carray(scratch, (at.SCRATCH,), dtype=u8), at.DIGITS)
+                memcpy(scratch_at + at.FOUND_TAIL + own[_M + at.SUM_IN_TAIL], scratch_at + at.DIGITS, CHECKSUM_HEX)
+                own[v], own[v + 1] = scratch_at + at.FOUND_TAIL, own[_M + at.TAIL_BYTES]
+                v, want = v + 2, want + own[_M + at.TAIL_BYTES]
             code = all_written(fd, own, scratch_at, (v - _V) // 2, want)
             if code != 0 or last:
                 return code
-            at = end
+            here = end
         return 0
 
     @njit
     def failed(numbers, row, code):  # type: ignore[no-untyped-def]  # pragma: no cover
-        numbers[row + ANSWER], numbers[row + FD] = _FAILED, code
+        numbers[row + at.ANSWER], numbers[row + at.FD] = _FAILED, code
         return False
 
     @njit
     def written(numbers, row, shut, scratch, scratch_at):  # type: ignore[no-untyped-def]  # pragma: no cover
         """An errno, or 0; on an errno there is no temporary."""
-        temporary = numbers[row + TEMPORARY]
+        temporary = numbers[row + at.TEMPORARY]
         fd = created(temporary)
         if fd < 0:
             return errno()
         code = i64(0)
-        if numbers[OPTION] != 0:
-            code = reserved(fd, carray(scratch, (SCRATCH // NUMBER_BYTES,), dtype=i64)[_M + FILE_BYTES])
+        if numbers[at.OPTION] != 0:
+            code = reserved(fd, carray(scratch, (at.SCRATCH // at.NUMBER_BYTES,), dtype=i64)[_M + at.FILE_BYTES])
         if code == 0:
             code = filled(numbers, row, i32(fd), shut, scratch, scratch_at)
         if close(fd) != 0 and code == 0:
@@ -174,22 +148,22 @@ def writing(calls: Calls) -> Any:
 
     @njit
     def published(numbers, row):  # type: ignore[no-untyped-def]  # pragma: no cover
-        temporary = numbers[row + TEMPORARY]
-        if renameat2(_AT_FDCWD, temporary, _AT_FDCWD, numbers[row + PATH], _NOREPLACE) == 0:
-            numbers[row + ANSWER] = _DONE
+        temporary = numbers[row + at.TEMPORARY]
+        if renameat2(_AT_FDCWD, temporary, _AT_FDCWD, numbers[row + at.PATH], _NOREPLACE) == 0:
+            numbers[row + at.ANSWER] = _DONE
             return True
         code = errno()
         if code == _EXISTING:
             unlink(temporary)
-            numbers[row + ANSWER] = _EXISTS
+            numbers[row + at.ANSWER] = _EXISTS
             return True
-        numbers[row + ANSWER], numbers[row + FD] = _UNPUBLISHED, code
+        numbers[row + at.ANSWER], numbers[row + at.FD] = _UNPUBLISHED, code
         return False
 
     @njit
     def write(numbers, row, gate, shut, scratch, scratch_at):  # type: ignore[no-untyped-def]  # pragma: no cover
-        if access(numbers[row + PATH], 0) == 0:
-            numbers[row + ANSWER] = _EXISTS
+        if access(numbers[row + at.PATH], 0) == 0:
+            numbers[row + at.ANSWER] = _EXISTS
             return True
         code = errno()
         if code not in (_ABSENT, _NOT_A_DIRECTORY):
@@ -198,8 +172,8 @@ def writing(calls: Calls) -> Any:
         if code != 0:
             return failed(numbers, row, code)
         if shut[_SHUT] != 0:
-            unlink(numbers[row + TEMPORARY])
-            numbers[row + ANSWER] = _GONE
+            unlink(numbers[row + at.TEMPORARY])
+            numbers[row + at.ANSWER] = _GONE
             return False
         return published(numbers, row)
 

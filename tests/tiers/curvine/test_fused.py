@@ -23,13 +23,6 @@ from tests.tiers.curvine.conftest import chunk_of, payload_of, read
 SIZES = [1, 4096, STEP - 4096, STEP - 4095, STEP, STEP + STEP // 4 + 1, 3 * STEP + 12345]
 
 
-@pytest.fixture(scope="module")
-def compiled() -> FusedFiles:
-    files = fused.fused_files()
-    assert files is not None, "numba, preadv2, renameat2 and xxhash's functions are there on Linux"
-    return files
-
-
 class Files:
     """Chunk files, and tables of them."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from app.tiers.curvine import chunkfile, fused
+from app.tiers.curvine import chunkfile
 from app.tiers.curvine.fused import FusedFiles
 from app.tiers.curvine.fused_layout import AROUND_ROOM, MOST_ROWS, Answer
 from app.tiers.curvine.fused_table import FusedTable, Taken
@@ -19,13 +19,6 @@ from app.tiers.curvine.pool import Pool
 from tests.tiers.curvine.conftest import chunk_of, payload_of, read
 
 SIZES = [1, 4096, STEP - 4096, STEP + REST - 4096, STEP + REST - 4095, 3 * STEP + 12345]
-
-
-@pytest.fixture(scope="module")
-def compiled() -> FusedFiles:
-    files = fused.fused_files()
-    assert files is not None, "numba, renameat2 and xxhash's functions are there on Linux"
-    return files
 
 
 class Target:

@@ -34,7 +34,7 @@ class Memories:
 
     def __init__(self, library: Library) -> None:
         self.library = library
-        self._spare: deque[Memory] = deque(maxlen=_SPARE)
+        self._spare: deque[Memory] = deque()
         self._casts: OrderedDict[tuple[Family, int, int], Cast] = OrderedDict()
         self._lock = threading.Lock()
         self._local = threading.local()
@@ -46,7 +46,12 @@ class Memories:
             return Memory(self.library)
 
     def give_back(self, memory: "Memory") -> None:
-        self._spare.append(memory)
+        """Called when a table is no more, maybe by the garbage collector, which may have found table and memory in one
+        cycle: so a memory must not have a finalizer of its own, which would run then too."""
+        if len(self._spare) < _SPARE:
+            self._spare.append(memory)
+        else:
+            memory.free()
 
     def cast(self, chunk: ChunkId, payload_bytes: int, identity_bytes: int) -> "Cast":
         """What every chunk of these lengths in the family goes into."""
@@ -87,11 +92,13 @@ class Memory:
         self.names = bytearray(MOST_ROWS * NAMES_ROOM)
         self.names_at = address_of(self.names)
         self.states = [library.new_state() for _ in range(MOST_ROWS)]
-        self._free = library.free_state
+        self._free_state = library.free_state
 
-    def __del__(self) -> None:
+    def free(self) -> None:
+        """Nobody uses it any more."""
         for state in self.states:
-            self._free(state)
+            self._free_state(state)
+        self.states.clear()
 
 
 class Cast:

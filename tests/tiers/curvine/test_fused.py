@@ -1,5 +1,6 @@
 """The compiled reader gives the same answers as the one that reads file by file, or hands a file back."""
 
+import gc
 import os
 import threading
 from collections.abc import Callable
@@ -208,3 +209,20 @@ def test_the_pool_answers_alike_with_and_without_it(
         damaged.write_bytes(content)
         assert read(pool, chunks[0], size) == (Get.HIT, payload_of(0, size))
         assert read(pool, chunks[1], size)[0] is Get.DAMAGED
+
+
+def test_memory_outlives_a_table_that_the_garbage_collector_finds(files: Files) -> None:
+    size = 5000
+    path, place = files.write(1, size), memoryview(bytearray(size))
+    for _ in range(20):
+        table = files.compiled.to_read()
+        table._memory.table = table  # type: ignore[attr-defined]  # a cycle, as an error's traceback makes
+        del table
+        gc.collect()
+        table = files.compiled.to_read()
+        assert len(table._memory.states) == MOST_ROWS
+        del table._memory.table  # type: ignore[attr-defined]
+        table.add(chunk_of(1, size), place, path)
+        table.close()
+        assert table.take(Landing(), 1) is None
+        assert table.finished(1) == [(0, Answer.DONE)]

@@ -1,6 +1,5 @@
 """Two builds that differ in anything never share a name."""
 
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -221,7 +221,7 @@ def test_memory_outlives_a_table_that_the_garbage_collector_finds(files: Files) 
         gc.collect()
         table = files.compiled.to_read()
         assert len(table._memory.states) == MOST_ROWS
-        del table._memory.table  # type: ignore[attr-defined]
+        vars(table._memory).pop("table", None)
         table.add(chunk_of(1, size), place, path)
         table.close()
         assert table.take(Landing(), 1) is None

@@ -2,8 +2,8 @@
 
 Rounds alternate between the contenders, so that a machine that slows down slows all of them; figures are medians.
 Store writes files that are new every round and emptied at once, so that no contender pays for another's write-back.
-Emptied and not removed: ext4 does not give out inodes that were freed in the last half minute, and looks at every one
-of them whenever a file is created, so that whoever deletes much makes all the others slow.
+Emptied, and removed at the very end: ext4 does not give out inodes that were freed in the last minute, and looks at
+every one of them whenever a file is created, so that whoever deletes much makes all the others slow, and itself.
 """
 
 import gc
@@ -226,7 +226,6 @@ def _case(home: Path, count: int, size: int, rounds: int, cold: bool) -> dict[st
     finally:
         for contender in contenders.values():
             contender.close()
-            shutil.rmtree(contender.directory, ignore_errors=True)
     return {"keys": count, "bytes": size, **samples.medians(), "extra_mb": extra}
 
 

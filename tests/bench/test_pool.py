@@ -8,7 +8,8 @@ from click.testing import CliRunner
 
 from app.bench import compression, pool, retention
 from app.tiers.curvine.landing import Landing
-from app.tiers.curvine.pool import Pool, Put
+from app.tiers.curvine.outcomes import Put
+from app.tiers.curvine.pool import Pool
 from tests.tiers.curvine.conftest import chunk_of
 
 pytest.importorskip("lmcache")

@@ -44,7 +44,8 @@ from app.tiers.curvine.housekeeper import Housekeeper
 from app.tiers.curvine.identity import ChunkId
 from app.tiers.curvine.known import KnownKeys
 from app.tiers.curvine.naming import NamedTask, Names
-from app.tiers.curvine.pool import Pool, Put
+from app.tiers.curvine.outcomes import Put
+from app.tiers.curvine.pool import Pool
 from app.tiers.curvine.service import PoolService
 from app.tiers.curvine.settings import PoolSettings
 from app.tiers.curvine.usage import Usage, name_of
@@ -175,10 +176,9 @@ class CurvineL2Adapter(L2AdapterInterface):
         positions, chunks = self._names.of_lookup(keys, group_layout_descs)
 
         def done(found: list[bool]) -> None:
+            hits = set(compress(positions, found))
             bitmap = Bitmap(len(keys))
-            hits = {position for position, hit in zip(positions, found, strict=True) if hit}
-            for position in hits:
-                bitmap.set(position)
+            bitmap.batched_set(list(hits))
             with self._lock:
                 for position in hits:
                     self._locked[keys[position]] = self._locked.get(keys[position], 0) + 1
@@ -211,10 +211,9 @@ class CurvineL2Adapter(L2AdapterInterface):
         named = NamedTask(self._names, keys, objects)
 
         def done(loaded: list[bool]) -> None:
+            hits = list(compress(range(len(keys)), loaded))
             bitmap = Bitmap(len(keys))
-            hits = [index for index, hit in enumerate(loaded) if hit]
-            for index in hits:
-                bitmap.set(index)
+            bitmap.batched_set(hits)
             named.release()
             with self._lock:
                 self._loads[task] = bitmap

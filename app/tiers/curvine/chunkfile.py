@@ -54,6 +54,7 @@ class _Patch:
 
     pieces: tuple[bytes, ...]
     holes: tuple[bool, ...]  # True: identity, False: checksum
+    identity_at: int
     checksum_at: int
 
     def fill(self, identity: bytes, checksum: bytes) -> bytes:
@@ -99,10 +100,33 @@ class Frame:
     def tail(self, checksum_hex: str) -> bytes:
         return self.template.tail.fill(self.identity, checksum_hex.encode())
 
-    def open_tail(self) -> tuple[bytes, int]:
-        """The tail of a payload that is not known yet, and where in it the `CHECKSUM_HEX` digits belong."""
-        tail = self.template.tail
-        return tail.fill(self.identity, _NO_CHECKSUM), tail.checksum_at
+    def mould(self) -> "Mould":
+        head, tail = self.template.head, self.template.tail
+        at = len(_common(self.chunk.family))
+        return Mould(
+            head=self.head(),
+            tail=tail.fill(self.identity, _NO_CHECKSUM),
+            stamp_in_identity=at,
+            stamp_in_head=head.identity_at + at,
+            stamp_in_tail=tail.identity_at + at,
+            checksum_in_tail=tail.checksum_at,
+            file_bytes=self.size,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Mould:
+    """A chunk's head and tail, and where in them its stamp, which is the part of the identity that is not its family's,
+    and the `CHECKSUM_HEX` digits are. Chunks of a family with payloads and identities of the same lengths, as those of
+    a request, have one mould."""
+
+    head: bytes
+    tail: bytes
+    stamp_in_identity: int
+    stamp_in_head: int
+    stamp_in_tail: int
+    checksum_in_tail: int
+    file_bytes: int
 
 
 def frame(chunk: ChunkId, payload_bytes: int) -> Frame:
@@ -111,26 +135,29 @@ def frame(chunk: ChunkId, payload_bytes: int) -> Frame:
     Raises:
         PoolError: the family's layout is not one.
     """
-    identity = _identity_json(chunk)
+    identity = identity_of(chunk)
     return Frame(chunk, payload_bytes, identity, _template(chunk.family.layout, payload_bytes, len(identity)))
 
 
-def file_bytes(chunk: ChunkId, payload_bytes: int) -> int:
-    """The size of its file. Raises PoolError as `frame`."""
-    return frame(chunk, payload_bytes).size
+def file_bytes(chunk: ChunkId, payload_bytes: int, identity: bytes | None = None) -> int:
+    """The size of its file; quicker if its `identity_of` is known. Raises PoolError as `frame`."""
+    identity = identity or identity_of(chunk)
+    template = _template(chunk.family.layout, payload_bytes, len(identity))
+    return template.head_bytes + payload_bytes + template.tail_bytes
 
 
 @functools.lru_cache(maxsize=256)
-def _family_json(family: Family) -> str:
-    return json.dumps(family.manifest(), sort_keys=True, separators=(",", ":"))[:-1]
+def _common(family: Family) -> str:
+    """What the identities of a family begin with: ASCII, as JSON is."""
+    return json.dumps(family.manifest(), sort_keys=True, separators=(",", ":"))[:-1] + ',"chunk_hash":"'
 
 
-def _identity_json(chunk: ChunkId) -> bytes:
+def identity_of(chunk: ChunkId) -> bytes:
+    """The identity as JSON, as a file has it twice."""
     # Written by hand: json.dumps of eleven fields costs more than everything else that a lookup does.
-    prefix = _family_json(chunk.family)
     salt = json.dumps(chunk.salt) if chunk.salt else '""'
     text = (
-        f'{prefix},"chunk_hash":"{chunk.chunk_hash.hex()}","group":{chunk.group},"kv_rank":{chunk.kv_rank},'
+        f'{_common(chunk.family)}{chunk.chunk_hash.hex()}","group":{chunk.group},"kv_rank":{chunk.kv_rank},'
         f'"kv_world":{chunk.kv_rank >> 24},"salt":{salt}}}'
     ).encode()
     return text.ljust(-(-len(text) // _IDENTITY_STEP) * _IDENTITY_STEP)
@@ -218,7 +245,12 @@ def _cut(blob: bytes, identity_bytes: int) -> _Patch:
         holes.append(is_identity)
         at = start + length
     pieces.append(blob[at:])
-    return _Patch(tuple(pieces), tuple(holes), blob.index(_CHECKSUM_MARK * CHECKSUM_HEX))
+    return _Patch(
+        tuple(pieces),
+        tuple(holes),
+        identity_at=blob.index(_IDENTITY_MARK * identity_bytes),
+        checksum_at=blob.index(_CHECKSUM_MARK * CHECKSUM_HEX),
+    )
 
 
 @functools.cache

@@ -89,25 +89,44 @@ class PoolDirectory:
         """`path_of` by the names a scan gives."""
         return f"{self.chunks}/{family}/{digest[:2]}/{digest}.arrow"
 
-    def _temporary(self) -> str:
-        return f"{self.tmp}/{self.writer}-{next(self._serial)}"
+    def new_temporary(self) -> str:
+        """A name for a file that is being written, which is not swept until it is forgotten."""
+        name = f"{self.tmp}/{self.writer}-{next(self._serial)}"
+        with self._lock:
+            self._writing.add(name)
+        return name
 
-    def _create(self, temporary: str) -> int:
+    def forget_temporary(self, name: str) -> None:
+        with self._lock:
+            self._writing.discard(name)
+
+    @contextlib.contextmanager
+    def temporary(self) -> Iterator[str]:
+        """`new_temporary`, forgotten at the end."""
+        name = self.new_temporary()
+        try:
+            yield name
+        finally:
+            self.forget_temporary(name)
+
+    def create(self, temporary: str) -> int:
+        """Opens a new file for writing; the directory is made anew if it is gone. Blocks; raises OSError."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             return self._fs.open(temporary, flags, 0o644)
         except FileNotFoundError:
             # Somebody removed the pool's directory under us: it is a cache, so it simply starts anew.
-            self._mkdirs(self.tmp)
+            self.mkdirs(self.tmp)
             return self._fs.open(temporary, flags, 0o644)
 
-    def _mkdirs(self, directory: str) -> None:
+    def mkdirs(self, directory: str) -> None:
+        """Blocks; raises OSError."""
         try:
             self._fs.mkdir(directory)
         except FileExistsError:
             return
         except FileNotFoundError:
-            self._mkdirs(os.path.dirname(directory))
+            self.mkdirs(os.path.dirname(directory))
             with contextlib.suppress(FileExistsError):
                 self._fs.mkdir(directory)
 
@@ -208,14 +227,14 @@ class PoolDirectory:
 
     def filesystem_time(self) -> float:
         """Seconds by the clock that stamps files here. Blocks; raises OSError."""
-        path = self._temporary()
-        fd = self._create(path)
-        try:
-            return self._fs.fstat(fd).st_mtime
-        finally:
-            self._fs.close(fd)
-            with contextlib.suppress(OSError):
-                self._fs.unlink(path)
+        with self.temporary() as path:
+            fd = self.create(path)
+            try:
+                return self._fs.fstat(fd).st_mtime
+            finally:
+                self._fs.close(fd)
+                with contextlib.suppress(OSError):
+                    self._fs.unlink(path)
 
     def probe(self) -> None:
         """One small write, publish, stat, read and list: what the circuit breaker asks before it closes. Blocks.
@@ -223,29 +242,29 @@ class PoolDirectory:
         Raises:
             OSError: the mount does not work. No room is not that.
         """
-        temporary = self._temporary()
-        published = f"{temporary}.probe"
-        try:
-            fd = self._create(temporary)
+        with self.temporary() as temporary:
+            published = f"{temporary}.probe"
             try:
-                self._fs.writev(fd, [b"probe"])
+                fd = self.create(temporary)
+                try:
+                    self._fs.writev(fd, [b"probe"])
+                finally:
+                    self._fs.close(fd)
+                self._fs.publish(temporary, published)
+                self._fs.stat(published)
+                fd = self._fs.open(published, os.O_RDONLY | os.O_CLOEXEC, 0)
+                try:
+                    buffer = bytearray(5)
+                    if self._fs.preadv(fd, [buffer], 0) != 5 or buffer != b"probe":
+                        raise OSError(errno.EIO, "the probe came back different")
+                finally:
+                    self._fs.close(fd)
+                with self._fs.scandir(self.tmp) as entries:
+                    next(iter(entries), None)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
             finally:
-                self._fs.close(fd)
-            self._fs.publish(temporary, published)
-            self._fs.stat(published)
-            fd = self._fs.open(published, os.O_RDONLY | os.O_CLOEXEC, 0)
-            try:
-                buffer = bytearray(5)
-                if self._fs.preadv(fd, [buffer], 0) != 5 or buffer != b"probe":
-                    raise OSError(errno.EIO, "the probe came back different")
-            finally:
-                self._fs.close(fd)
-            with self._fs.scandir(self.tmp) as entries:
-                next(iter(entries), None)
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
-        finally:
-            for path in (temporary, published):
-                with contextlib.suppress(OSError):
-                    self._fs.unlink(path)
+                for path in (temporary, published):
+                    with contextlib.suppress(OSError):
+                        self._fs.unlink(path)

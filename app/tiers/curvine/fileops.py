@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from app.tiers.curvine import fused
-from app.tiers.curvine.fused import FusedReader
+from app.tiers.curvine.fused import FusedFiles
 
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
@@ -57,8 +57,8 @@ class FileOps:
         """
         return os.preadv(fd, views, offset, os.RWF_NOWAIT)
 
-    def fused(self) -> FusedReader | None:
-        """The compiled reader, which makes its calls itself. None here, so that who replaces single calls sees all."""
+    def fused(self) -> FusedFiles | None:
+        """Compiled code, which makes its calls itself. None here, so that who replaces single calls sees all."""
         return None
 
     def publish(self, source: str, target: str) -> bool:
@@ -120,8 +120,8 @@ def _publish_by_link(source: str, target: str) -> bool:
 
 
 class _FusedFileOps(FileOps):
-    def fused(self) -> FusedReader | None:
-        return fused.reader()
+    def fused(self) -> FusedFiles | None:
+        return fused.fused_files()
 
 
 OS_FILE_OPS: FileOps = _FusedFileOps()

@@ -63,6 +63,11 @@ class Landing:
         self.longest_s = max(self.longest_s, now - self._since)
         self._since = now
 
+    def took(self, seconds: float) -> None:
+        """`step` for one of known length, the longest of several."""
+        self.longest_s = max(self.longest_s, seconds)
+        self._since = self._clock()
+
     def gate(self) -> Gate:
         """For compiled code; shut by `revoke`.
 

@@ -9,52 +9,32 @@ something that its checks refuse. Everything here blocks for as long as the moun
 workers; nothing raises for what a file system may do. Any thread may call any method.
 """
 
-import contextlib
 import errno
 import itertools
-import json
 import logging
 import os
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
 from app.errors import PoolError
 from app.tiers.curvine import chunkfile
-from app.tiers.curvine.chunkfile import Frame
 from app.tiers.curvine.credit import Credit
-from app.tiers.curvine.directory import FULL, GONE, Dropped, PoolDirectory
+from app.tiers.curvine.directory import GONE, Dropped, PoolDirectory
 from app.tiers.curvine.fileops import OS_FILE_OPS, FileOps
-from app.tiers.curvine.identity import ChunkId, Family
-from app.tiers.curvine.landing import AbandonedError, Landing
-from app.tiers.curvine.reading import MOST, Load, Reading, Wanted
-from app.tiers.curvine.transfer import Modes, write_chunk
+from app.tiers.curvine.identity import ChunkId
+from app.tiers.curvine.landing import Landing
+from app.tiers.curvine.outcomes import Get, Put
+from app.tiers.curvine.portion import MOST
+from app.tiers.curvine.reading import Load, Reading, Wanted
+from app.tiers.curvine.transfer import Modes
+from app.tiers.curvine.writer import Writer
+from app.tiers.curvine.writing import Given, Store
 
 logger = logging.getLogger(__name__)
 
 _REMEMBERED_BAD = 4096
-
-
-class Put(Enum):
-    """What became of one put."""
-
-    STORED = "stored"
-    EXISTS = "exists"
-    FULL = "full"  # no room, or the pool is pausing because there was none
-    FAILED = "failed"  # the file system would not; nothing was published
-    ABANDONED = "abandoned"  # the caller went away first; nothing was published
-
-
-class Get(Enum):
-    """What became of one get. Everything but HIT is a miss."""
-
-    HIT = "hit"
-    ABSENT = "absent"
-    DAMAGED = "damaged"  # short, long, rotten or foreign: set aside
-    ERROR = "error"  # EIO, ESTALE and their like
-    ABANDONED = "abandoned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +70,10 @@ class Pool(PoolDirectory):
     ) -> None:
         super().__init__(root, fs=fs, writer=writer)
         self._clock = clock
-        self._credit = credit or Credit()
-        self._pause_s = pause_when_full_s
         self._forget_bad_s = forget_bad_s
         self._modes = Modes(fs)
         self._counts = _Counts()
-        self._full_until = 0.0
-        self._reserves: bool | None = None  # until the first file says what file system this is
+        self._writer = Writer(self, fs, credit or Credit(), clock, pause_when_full_s)
         # Files that could not be set aside, so that they cost nothing twice: digest -> when to look again.
         self._bad: OrderedDict[str, float] = OrderedDict()
 
@@ -107,110 +84,49 @@ class Pool(PoolDirectory):
 
     def put(self, chunk: ChunkId, payload: memoryview, landing: Landing) -> Put:
         """Stores one chunk. Reads `payload` until it returns or `landing` is revoked. Blocks; never raises."""
-        try:
-            outcome = self._put(chunk, payload, landing)
-        except AbandonedError:
-            outcome = Put.ABANDONED
-        except OSError as error:
-            outcome = self._put_failed(error)
-        with self._lock:
-            self._counts.puts[outcome] += 1
-        return outcome
+        return self.put_many([chunk], [payload], landing)[0]
 
     def put_many(self, chunks: Sequence[ChunkId], payloads: Sequence[memoryview], landing: Landing) -> list[Put]:
-        return [self.put(chunk, payload, landing) for chunk, payload in zip(chunks, payloads, strict=True)]
+        given = list(zip(range(len(chunks)), chunks, payloads, strict=True))
+        outcomes = dict.fromkeys(range(len(given)), Put.ABANDONED)
+        for start in range(0, len(given), MOST):
+            self.write(self.store(), landing, outcomes.update, given[start : start + MOST])
+        return list(outcomes.values())
 
-    def _put(self, chunk: ChunkId, payload: memoryview, landing: Landing) -> Put:
-        target = self.path_of(chunk)
-        frame = chunkfile.frame(chunk, len(payload))
-        with contextlib.suppress(FileNotFoundError):
-            self._fs.stat(target)
-            return Put.EXISTS
-        if self.pausing() or not self._credit.admit(frame.size):
-            return Put.FULL
-        outcome = Put.FAILED
-        try:
-            outcome = self._write(target, frame, payload, landing)
-        finally:
-            if outcome is not Put.STORED:
-                self._credit.refund(frame.size)
-        return outcome
+    def store(self, *, helped: bool = False) -> Store:
+        """For at most `MOST` chunks; for several workers, if `helped`, who call `write`, one of them with what is to be
+        stored."""
+        return Store(self, self._writer, helped=helped)
 
-    def _write(self, target: str, frame: Frame, payload: memoryview, landing: Landing) -> Put:
-        temporary = self._temporary()
+    def write(
+        self,
+        store: Store,
+        landing: Landing,
+        tell: Callable[[list[tuple[int, Put]]], None],
+        given: Iterable[tuple[int, ChunkId, memoryview]] | None = None,
+    ) -> None:
+        """Stores what no other worker has taken, as `put`, and tells the caller's numbers and outcomes, unless the
+        landing has been revoked: then a file that was stored all the same is nobody's, until a scan finds it. `tell`
+        is called with the landing's lock held. Blocks; raises nothing but what `given` does."""
+        rows = list(store.help(landing) if given is None else store.lead(self._targets(given), landing))
         with self._lock:
-            self._writing.add(temporary)
-        try:
-            return self._write_and_publish(temporary, target, frame, payload, landing)
-        finally:
-            with self._lock:
-                self._writing.discard(temporary)
+            self._counts.puts.update(row.verdict for row in rows)
+        with landing.lock:
+            heard = not landing.revoked
+            if heard:
+                tell([(row.number, row.verdict) for row in rows])
+        if not heard:
+            for row in rows:
+                if row.verdict is Put.STORED:
+                    self._writer.refund(row.file_bytes)
 
-    def _write_and_publish(
-        self, temporary: str, target: str, frame: Frame, payload: memoryview, landing: Landing
-    ) -> Put:
-        published = False
-        try:
-            fd = self._create(temporary)
-            try:
-                if self._reserves is None:
-                    self._reserves = self._fs.can_reserve(fd)
-                if self._reserves:
-                    self._fs.reserve(fd, frame.size)
-                write_chunk(self._fs, fd, frame, payload, landing)
-            finally:
-                # close() is the flush: Curvine publishes the length here, and reports what it could not write.
-                self._fs.close(fd)
-            landing.check()
-            published = self._publish(temporary, target, frame.chunk.family)
-        finally:
-            if not published:
-                with contextlib.suppress(OSError):
-                    self._fs.unlink(temporary)
-        return Put.STORED if published else Put.EXISTS
-
-    def _publish(self, temporary: str, target: str, family: Family) -> bool:
-        try:
-            return self._fs.publish(temporary, target)
-        except FileNotFoundError:
-            self._mkdirs(os.path.dirname(target))
-            self._write_manifest(family)
-            return self._fs.publish(temporary, target)
-
-    def _write_manifest(self, family: Family) -> None:
-        target = f"{self.chunks}/{family.directory}/manifest.json"
-        with contextlib.suppress(OSError):
-            self._fs.stat(target)
-            return
-        temporary = self._temporary()
-        try:
-            fd = self._fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            try:
-                self._fs.writev(fd, [json.dumps(family.manifest(), indent=1, sort_keys=True).encode() + b"\n"])
-            finally:
-                self._fs.close(fd)
-            if self._fs.publish(temporary, target):
-                return
-        except OSError as error:
-            # The manifest is for people: every file holds its whole identity.
-            logger.warning("no manifest for %s: %s", family.directory, error)
-        with contextlib.suppress(OSError):
-            self._fs.unlink(temporary)
-
-    def _put_failed(self, error: OSError) -> Put:
-        if error.errno in FULL:
-            with self._lock:
-                resumed = self._clock() >= self._full_until
-                self._full_until = self._clock() + self._pause_s
-            if resumed:
-                logger.warning("%s is full: not storing for %.1f s at a time, still serving", self.root, self._pause_s)
-            return Put.FULL
-        logger.warning("put failed: %s", error)
-        return Put.FAILED
+    def _targets(self, given: Iterable[tuple[int, ChunkId, memoryview]]) -> Iterator[Given]:
+        for number, chunk, payload in given:
+            yield number, chunk, self.path_of(chunk), payload
 
     def pausing(self) -> bool:
         """Whether stores are being dropped because the file system had no room a moment ago."""
-        return self._clock() < self._full_until
+        return self._writer.pausing()
 
     # -- get ------------------------------------------------------------------------------------------------------
 
@@ -227,9 +143,10 @@ class Pool(PoolDirectory):
                 outcomes[start + number] = outcome
         return outcomes
 
-    def load(self) -> Load:
-        """For at most `MOST` chunks and several workers, who call `read`, one of them with what is wanted."""
-        return Load(self._fs, self._modes)
+    def load(self, *, helped: bool = False) -> Load:
+        """For at most `MOST` chunks; for several workers, if `helped`, who call `read`, one of them with what is
+        wanted."""
+        return Load(self._fs, self._modes, helped=helped)
 
     def read(
         self, load: Load, landing: Landing, wanted: Iterable[tuple[ChunkId, memoryview]] | None = None

@@ -18,8 +18,9 @@ from app.tiers.curvine.directory import Dropped
 from app.tiers.curvine.guard import Guard, Missed, Prober
 from app.tiers.curvine.identity import ChunkId
 from app.tiers.curvine.landing import Landing
-from app.tiers.curvine.pool import Get, Pool, Put
-from app.tiers.curvine.reading import MOST
+from app.tiers.curvine.outcomes import Get, Put
+from app.tiers.curvine.pool import Pool
+from app.tiers.curvine.portions import Portions
 
 T = TypeVar("T")
 
@@ -29,8 +30,6 @@ _LOOKUP_RUN = 64
 
 # Many more threads than cores only fight for the interpreter; a mount, and a busy machine, want more than two.
 DEFAULT_WORKERS = max(3, min(8, os.cpu_count() or 3))
-
-_TROUBLED_PUTS = frozenset({Put.FAILED})
 
 
 def _troubled(outcomes: Sequence[tuple[int, Get]]) -> bool:
@@ -69,7 +68,7 @@ class PoolService:
     def __init__(
         self, pool: Pool, limits: Limits | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        fused.reader()  # compiled now, not beside the first load
+        fused.fused_files()  # compiled now, not beside the first load
         self.pool = pool
         self.limits = limits = limits or Limits()
         self.breaker = Breaker(threshold=limits.failures, rest_s=limits.rest_s, clock=clock)
@@ -85,37 +84,37 @@ class PoolService:
 
     def store(self, chunks: Payloads, done: Callable[[list[Put]], None]) -> None:
         """Stores chunks; their memory is read until `done`."""
+        outcomes = dict.fromkeys(range(len(chunks)), Put.FAILED)
+        portions = Portions(len(chunks), self.limits.write_workers, self.pool.store)
 
-        def work(index: int, landing: Landing) -> Put:
-            chunk, payload = chunks[index]
-            return self.pool.put(chunk, payload, landing)
+        def work(piece: int, landing: Landing) -> None:
+            share = portions.share(piece)
+            given = ((at, *chunks[at]) for at in share.chunks) if share.leads else None
+            self.pool.write(share.portion, landing, outcomes.update, given)
 
-        def finish(outcomes: list[Put | Missed]) -> None:
-            done([outcome if isinstance(outcome, Put) else Put.FAILED for outcome in outcomes])
+        def finish(_: list[Missed | None]) -> None:
+            done(list(outcomes.values()))
 
-        self._writes.submit(len(chunks), work, self.limits.store_s, finish, trouble=_TROUBLED_PUTS.__contains__)
+        trouble: Callable[[None], bool] = lambda _: Put.FAILED in outcomes.values()  # noqa: E731
+        self._writes.submit(portions.pieces, work, self.limits.store_s, finish, trouble=trouble)
 
     def load(self, chunks: Payloads, done: Callable[[list[bool]], None]) -> None:
         """Loads chunks; their memory is written until `done`, and holds the chunk where the answer is True."""
+        portions = Portions(len(chunks), self.limits.read_workers, self.pool.load)
 
-        count = len(chunks)
-        parts = [(start, self.pool.load()) for start in range(0, count, MOST)]
-        helpers = min(self.limits.read_workers, count)
-
-        def work(index: int, landing: Landing) -> list[tuple[int, Get]]:
-            number, helper = divmod(index, helpers)
-            start, load = parts[number]
-            wanted = (chunks[at] for at in range(start, min(start + MOST, count))) if helper == 0 else None
-            return [(start + at, got) for at, got in self.pool.read(load, landing, wanted)]
+        def work(piece: int, landing: Landing) -> list[tuple[int, Get]]:
+            share = portions.share(piece)
+            wanted = (chunks[at] for at in share.chunks) if share.leads else None
+            return [(share.chunks.start + at, got) for at, got in self.pool.read(share.portion, landing, wanted)]
 
         def finish(outcomes: list[list[tuple[int, Get]] | Missed]) -> None:
-            loaded = [False] * count
+            loaded = [False] * len(chunks)
             for outcome in outcomes:
                 for at, got in outcome if isinstance(outcome, list) else ():
                     loaded[at] = got is Get.HIT
             done(loaded)
 
-        self._reads.submit(len(parts) * helpers, work, self.limits.load_s, finish, trouble=_troubled)
+        self._reads.submit(portions.pieces, work, self.limits.load_s, finish, trouble=_troubled)
 
     def lookup(
         self, chunks: Sequence[ChunkId], sizes: Sequence[int | None], done: Callable[[list[bool]], None]

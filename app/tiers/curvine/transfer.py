@@ -14,19 +14,14 @@ import xxhash
 
 from app.tiers.curvine.chunkfile import Frame
 from app.tiers.curvine.fileops import FileOps
-from app.tiers.curvine.fused import Opened
+from app.tiers.curvine.fused_table import Opened
+from app.tiers.curvine.fused_write import REST, STEP
 from app.tiers.curvine.landing import AbandonedError, Landing
 
 READ_STEP = 1024 * 1024
-# What is written is hashed while it is in the core's own cache. And the page cache takes what one call writes in folios
-# of up to 2 MiB, for which a busy machine may have to make room: 96 MiB took 20 ms in steps of 256 KiB, and in steps of
-# 2 MiB sometimes 240 (Linux 6.18).
-WRITE_STEP = 256 * 1024
-# A rest smaller than this is done with the step before it: a step costs some ten microseconds of its own.
-_REST = 128 * 1024
 # A whole step with what surrounds a payload: on a FUSE mount each read has a price of its own (256 KiB at a time gave
 # three quarters of the speed).
-_BOUNCE = READ_STEP + _REST + 32 * 1024
+_BOUNCE = READ_STEP + REST + 32 * 1024
 
 
 def _pieces(frame: Frame, payload: memoryview, length: int) -> Iterator[tuple[int, memoryview, bool]]:
@@ -35,7 +30,7 @@ def _pieces(frame: Frame, payload: memoryview, length: int) -> Iterator[tuple[in
     size, at, step = len(payload), 0, length - frame.head_bytes
     while True:
         end = at + step
-        if end + _REST >= size:
+        if end + REST >= size:
             yield at, payload[at:], True
             return
         yield at, payload[at:end], False
@@ -93,7 +88,7 @@ def write_chunk(fs: FileOps, fd: int, frame: Frame, payload: memoryview, landing
     """
     hasher = xxhash.xxh3_128()
     views: list[bytes | memoryview] = [frame.head()]
-    for _, piece, last in _pieces(frame, payload, WRITE_STEP):
+    for _, piece, last in _pieces(frame, payload, STEP):
         landing.check()
         hasher.update(piece)
         views.append(piece)
@@ -110,14 +105,7 @@ def _write_all(fs: FileOps, fd: int, views: Sequence[bytes | memoryview]) -> Non
     while done < want:
         if done < 0:  # pragma: no cover - writev raises instead
             raise OSError(errno.EIO, "negative write")
-        rest, skip = [], done
-        for view in views:
-            if skip >= len(view):
-                skip -= len(view)
-                continue
-            rest.append(memoryview(view)[skip:])
-            skip = 0
-        written = fs.writev(fd, rest)
+        written = fs.writev(fd, _after(views, done))
         if written == 0:
             raise OSError(errno.EIO, "nothing written")
         done += written
@@ -222,7 +210,8 @@ def _copy(target: memoryview, source: memoryview, start: int, length: int) -> No
     )
 
 
-def _after(views: Sequence[bytearray | memoryview], skip: int) -> list[memoryview]:
+def _after(views: Sequence[bytes | bytearray | memoryview], skip: int) -> list[memoryview]:
+    """What is left of `views` behind their first `skip` bytes."""
     rest = []
     for view in views:
         if skip >= len(view):

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from app.tiers.curvine.chunkfile import encoding_fingerprint
+from app.tiers.curvine.fused import FusedFiles, fused_files
 from app.tiers.curvine.identity import ChunkId, Family
 from app.tiers.curvine.landing import Landing
 from app.tiers.curvine.layout import Layout, Part
-from app.tiers.curvine.pool import Get, Pool
+from app.tiers.curvine.outcomes import Get
+from app.tiers.curvine.pool import Pool
 
 
 def family_of(payload_bytes: int, **changes: str | int) -> Family:
@@ -41,6 +43,13 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
     yield pool
     if os.path.isdir(pool.root):
         pool.check_integrity()
+
+
+@pytest.fixture(scope="session")
+def compiled() -> FusedFiles:
+    files = fused_files()
+    assert files is not None, "numba, preadv2, renameat2 and xxhash's functions are there on Linux"
+    return files
 
 
 class FakeClock:

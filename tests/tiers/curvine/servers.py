@@ -8,7 +8,8 @@ from app.tiers.curvine.credit import Credit
 from app.tiers.curvine.exchange import Exchange
 from app.tiers.curvine.janitor import Janitor, Limit
 from app.tiers.curvine.landing import Landing
-from app.tiers.curvine.pool import Pool, Put
+from app.tiers.curvine.outcomes import Put
+from app.tiers.curvine.pool import Pool
 from app.tiers.curvine.retention import Lru, Retention
 from app.tiers.curvine.usage import Usage
 from tests.tiers.curvine.conftest import FakeClock, chunk_of, payload_of

@@ -12,7 +12,8 @@ from app.errors import PoolError
 from app.tiers.curvine import chunkfile
 from app.tiers.curvine.landing import Landing
 from app.tiers.curvine.layout import Layout, Part
-from app.tiers.curvine.pool import Pool, Put
+from app.tiers.curvine.outcomes import Put
+from app.tiers.curvine.pool import Pool
 from tests.tiers.curvine.conftest import chunk_of, family_of
 
 

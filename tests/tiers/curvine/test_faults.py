@@ -11,7 +11,8 @@ import pytest
 from app.tiers.curvine.breaker import State
 from app.tiers.curvine.directory import Dropped
 from app.tiers.curvine.identity import ChunkId
-from app.tiers.curvine.pool import Pool, Put
+from app.tiers.curvine.outcomes import Put
+from app.tiers.curvine.pool import Pool
 from app.tiers.curvine.service import Limits, PoolService
 from tests.tiers.curvine.conftest import chunk_of, payload_of
 from tests.tiers.curvine.mounts import Mount, fuse_mount, small_tmpfs, wait_until

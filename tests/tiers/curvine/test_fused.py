@@ -1,5 +1,6 @@
 """The compiled reader gives the same answers as the one that reads file by file, or hands a file back."""
 
+import gc
 import os
 import threading
 from collections.abc import Callable
@@ -11,27 +12,23 @@ import xxhash
 
 from app.tiers.curvine import chunkfile, fused
 from app.tiers.curvine.chunkfile import Frame
-from app.tiers.curvine.fused import FusedReader, FusedTable, Opened, Taken
-from app.tiers.curvine.fused_loop import HEAD_ROOM, MOST_ROWS, STEP
+from app.tiers.curvine.fused import FusedFiles
+from app.tiers.curvine.fused_layout import AROUND_ROOM, MOST_ROWS, Answer
+from app.tiers.curvine.fused_read import STEP
+from app.tiers.curvine.fused_table import FusedTable, Opened, Taken
 from app.tiers.curvine.landing import AbandonedError, Landing
-from app.tiers.curvine.pool import Get, Pool, Put
+from app.tiers.curvine.outcomes import Get, Put
+from app.tiers.curvine.pool import Pool
 from tests.tiers.curvine.conftest import chunk_of, payload_of, read
 
 SIZES = [1, 4096, STEP - 4096, STEP - 4095, STEP, STEP + STEP // 4 + 1, 3 * STEP + 12345]
 
 
-@pytest.fixture(scope="module")
-def reader() -> FusedReader:
-    reader = fused.reader()
-    assert reader is not None, "numba, preadv2 and xxhash's functions are there on Linux"
-    return reader
-
-
 class Files:
     """Chunk files, and tables of them."""
 
-    def __init__(self, reader: FusedReader, directory: Path) -> None:
-        self.reader = reader
+    def __init__(self, compiled: FusedFiles, directory: Path) -> None:
+        self.compiled = compiled
         self.directory = directory
 
     def write(self, number: int, size: int, change: Callable[[bytearray], None] = lambda _: None) -> str:
@@ -43,9 +40,9 @@ class Files:
         return str(path)
 
     def table(self, rows: list[tuple[str, int, int]]) -> tuple[FusedTable, list[bytearray]]:
-        table, places = FusedTable(self.reader), [bytearray(size) for _, _, size in rows]
+        table, places = self.compiled.to_read(), [bytearray(size) for _, _, size in rows]
         for (path, number, size), place in zip(rows, places, strict=True):
-            table.add(path, frame_of(number, size), memoryview(place))
+            table.add(chunk_of(number, size), memoryview(place), path)
         table.close()
         return table, places
 
@@ -64,8 +61,8 @@ def frame_of(number: int, size: int) -> Frame:
 
 
 @pytest.fixture
-def files(reader: FusedReader, tmp_path: Path) -> Files:
-    return Files(reader, tmp_path)
+def files(compiled: FusedFiles, tmp_path: Path) -> Files:
+    return Files(compiled, tmp_path)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -73,7 +70,7 @@ def test_it_reads_every_byte_and_sees_every_flipped_bit(files: Files, size: int)
     frame = frame_of(1, size)
     table, (place,) = files.table([(files.write(1, size), 1, size)])
     assert table.take(Landing(), 1) is None
-    assert table.finished(1) == [0]
+    assert table.finished(1) == [(0, Answer.DONE)]
     assert place == payload_of(1, size)
     head, whole = frame.head_bytes, frame.size
     for at in {0, head - 1, head, head + size // 2, head + size - 1, head + size, whole - 1}:
@@ -96,7 +93,7 @@ def test_what_is_not_there_or_of_another_size_is_handed_back(files: Files) -> No
     assert other.file.inode == Path(rows[1][0]).stat().st_ino
     assert other.file.device == Path(rows[1][0]).stat().st_dev
     assert table.take(Landing(), 1) is None
-    assert table.finished(1) == [2]
+    assert table.finished(1) == [(2, Answer.DONE)]
     assert places[2] == payload_of(2, 4096)
     table.check_integrity()
 
@@ -121,7 +118,7 @@ def test_a_name_that_is_too_long_is_handed_back_unopened(files: Files) -> None:
 
 
 def test_an_identity_that_is_too_long_for_the_loop_is_read_all_the_same(files: Files, pool: Pool) -> None:
-    chunk = chunk_of(1, 4096).family.chunk(b"long", salt="s" * 2 * HEAD_ROOM)
+    chunk = chunk_of(1, 4096).family.chunk(b"long", salt="s" * 2 * AROUND_ROOM)
     assert pool.put(chunk, memoryview(payload_of(1, 4096)), Landing()) is Put.STORED
     assert read(pool, chunk, 4096) == (Get.HIT, payload_of(1, 4096))
 
@@ -134,7 +131,7 @@ def test_workers_share_a_table_and_each_row_is_one_workers(files: Files) -> None
 
         def work(worker: int, table: FusedTable = table) -> list[int]:
             assert table.take(Landing(), worker) is None
-            return table.finished(worker)
+            return [row for row, _ in table.finished(worker)]
 
         with ThreadPoolExecutor(4) as pool:
             answers = [answer for worker in pool.map(work, range(1, 5)) for answer in worker]
@@ -149,34 +146,31 @@ def test_memory_goes_from_table_to_table_without_a_trace(files: Files) -> None:
     for _ in range(2 * MOST_ROWS):
         table, _ = files.table([(good, 1, size)])
         table.take(Landing(), 1)
-        assert table.finished(1) == [0]
+        assert table.finished(1) == [(0, Answer.DONE)]
         table, _ = files.table([(bad, 2, size)])
         handed_back(table)
         assert table.finished(1) == []
 
 
-def test_whoever_adds_rows_never_waits_for_them_and_leaves_when_another_has_come(files: Files) -> None:
+def test_whoever_gathers_goes_on_though_nobody_comes(files: Files) -> None:
     size = 4096
-    table = FusedTable(files.reader)
-    places = [bytearray(size) for _ in range(2)]
-    assert table.take(Landing(), 1, leading=True) is None, "there is nothing yet"
+    table, place = files.compiled.to_read(), bytearray(4096)
+    table.gather()
     follower = threading.Thread(target=table.take, args=(Landing(), 2))
-    table.add(files.write(1, size), frame_of(1, size), memoryview(places[0]))
-    assert table.take(Landing(), 1, leading=True) is None
-    assert table.finished(1) == [0]
     follower.start()
-    table.add(files.write(2, size), frame_of(2, size), memoryview(places[1]))
+    table.gather()
+    table.add(chunk_of(1, size), memoryview(place), files.write(1, size))
     table.close()
     follower.join(10)
     assert not follower.is_alive()
-    assert table.finished(2) == [1]
-    assert table.take(Landing(), 1, leading=True) is None
+    assert table.finished(2) == [(0, Answer.DONE)]
+    assert table.take(Landing(), 1) is None
 
 
 def test_who_has_been_given_up_neither_waits_nor_writes(files: Files) -> None:
     size = 4096
     place = bytearray(size)
-    table = FusedTable(files.reader)
+    table = files.compiled.to_read()
     landing, raised = Landing(), []
 
     def wait() -> None:
@@ -192,7 +186,7 @@ def test_who_has_been_given_up_neither_waits_nor_writes(files: Files) -> None:
     waiting.join(10)
     assert raised
     assert not waiting.is_alive()
-    table.add(files.write(1, size), frame_of(1, size), memoryview(place))
+    table.add(chunk_of(1, size), memoryview(place), files.write(1, size))
     table.close()
     with pytest.raises(AbandonedError):
         table.take(landing, 1)
@@ -201,12 +195,12 @@ def test_who_has_been_given_up_neither_waits_nor_writes(files: Files) -> None:
 
 @pytest.mark.parametrize("size", [1000, 3_000_000])
 def test_the_pool_answers_alike_with_and_without_it(
-    reader: FusedReader, pool: Pool, monkeypatch: pytest.MonkeyPatch, size: int
+    compiled: FusedFiles, pool: Pool, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     chunks = [chunk_of(number, size) for number in range(2)]
     damaged = Path(pool.path_of(chunks[1]))
-    for there in (reader, None):
-        monkeypatch.setattr(fused, "reader", lambda there=there: there)
+    for there in (compiled, None):
+        monkeypatch.setattr(fused, "fused_files", lambda there=there: there)
         for number, chunk in enumerate(chunks):
             landed = pool.put(chunk, memoryview(payload_of(number, size)), Landing())
             assert landed in (Put.STORED, Put.EXISTS)
@@ -215,3 +209,20 @@ def test_the_pool_answers_alike_with_and_without_it(
         damaged.write_bytes(content)
         assert read(pool, chunks[0], size) == (Get.HIT, payload_of(0, size))
         assert read(pool, chunks[1], size)[0] is Get.DAMAGED
+
+
+def test_memory_outlives_a_table_that_the_garbage_collector_finds(files: Files) -> None:
+    size = 5000
+    path, place = files.write(1, size), memoryview(bytearray(size))
+    for _ in range(20):
+        table = files.compiled.to_read()
+        table._memory.table = table  # type: ignore[attr-defined]  # a cycle, as an error's traceback makes
+        del table
+        gc.collect()
+        table = files.compiled.to_read()
+        assert len(table._memory.states) == MOST_ROWS
+        vars(table._memory).pop("table", None)
+        table.add(chunk_of(1, size), place, path)
+        table.close()
+        assert table.take(Landing(), 1) is None
+        assert table.finished(1) == [(0, Answer.DONE)]

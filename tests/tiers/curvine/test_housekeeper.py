@@ -9,9 +9,11 @@ import pytest
 
 from app.tiers.curvine.credit import Credit
 from app.tiers.curvine.exchange import Exchange
+from app.tiers.curvine.fused import fused_files
 from app.tiers.curvine.housekeeper import Housekeeper
 from app.tiers.curvine.landing import Landing
-from app.tiers.curvine.pool import Pool, Put
+from app.tiers.curvine.outcomes import Put
+from app.tiers.curvine.pool import Pool
 from app.tiers.curvine.settings import PoolSettings
 from app.tiers.curvine.usage import Usage
 from tests.tiers.curvine.conftest import chunk_of
@@ -23,6 +25,7 @@ CAPACITY = 200 * FILE
 
 def _keep_storing(root: str, seed: int, stop: Any) -> None:
     """A server with its housekeeping, storing as fast as it may."""
+    fused_files()  # compiled before it serves, as in a server
     capacity = CAPACITY / 1024**3
     options = PoolSettings(path=root, capacity_gb=capacity, min_free_fraction=0.0, tick_s=0.05)
     usage, credit = Usage(), Credit(limited=True)

@@ -9,7 +9,8 @@ import pytest
 from app.tiers.curvine.exchange import Exchange
 from app.tiers.curvine.janitor import Janitor, Limit
 from app.tiers.curvine.landing import Landing
-from app.tiers.curvine.pool import Get, Pool, Put
+from app.tiers.curvine.outcomes import Get, Put
+from app.tiers.curvine.pool import Pool
 from app.tiers.curvine.retention import Entry, Lru, Score, Worth, policy
 from app.tiers.curvine.usage import Usage, name_of
 from tests.tiers.curvine.conftest import FakeClock, chunk_of, payload_of, read

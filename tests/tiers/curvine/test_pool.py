@@ -12,7 +12,8 @@ from app.errors import PoolError
 from app.tiers.curvine import chunkfile
 from app.tiers.curvine.fileops import FileOps, _publish_by_link
 from app.tiers.curvine.landing import Landing
-from app.tiers.curvine.pool import Get, Pool, Put
+from app.tiers.curvine.outcomes import Get, Put
+from app.tiers.curvine.pool import Pool
 from tests.tiers.curvine.conftest import FakeClock, chunk_of, family_of, payload_of, read
 
 SIZE = 20_000

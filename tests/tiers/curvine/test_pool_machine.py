@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app.tiers.curvine.pool import Get, Put
+from app.tiers.curvine.outcomes import Get, Put
 from app.tiers.curvine.retention import Score
 from app.tiers.curvine.usage import name_of
 from tests.tiers.curvine.conftest import FakeClock, chunk_of, payload_of, read

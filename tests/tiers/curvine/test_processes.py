@@ -12,8 +12,10 @@ from multiprocessing.context import SpawnContext
 from pathlib import Path
 
 from app.tiers.curvine.chunkfile import inspect
+from app.tiers.curvine.fused import fused_files
 from app.tiers.curvine.landing import Landing
-from app.tiers.curvine.pool import Get, Pool, Put
+from app.tiers.curvine.outcomes import Get, Put
+from app.tiers.curvine.pool import Pool
 from tests.tiers.curvine.conftest import chunk_of, payload_of, read
 
 SIZE = 6_000
@@ -63,6 +65,7 @@ _NURSERY = "import sys; from tests.tiers.curvine.test_processes import nursery; 
 def nursery(root: str) -> None:
     """For every line on stdin: a fork that stores and drops chunks until it is killed. A fork costs a millisecond, a
     fresh interpreter half a second."""
+    fused_files()  # compiled once, as in a server that has started
     payloads = [payload_of(number, BIG) for number in range(8)]
     for line in sys.stdin:
         child = os.fork()

@@ -11,8 +11,9 @@ import pytest
 from app.tiers.curvine.fileops import OS_FILE_OPS, FileOps
 from app.tiers.curvine.identity import ChunkId
 from app.tiers.curvine.landing import Landing
-from app.tiers.curvine.pool import Get, Pool
-from app.tiers.curvine.reading import MOST
+from app.tiers.curvine.outcomes import Get
+from app.tiers.curvine.pool import Pool
+from app.tiers.curvine.portion import MOST
 from tests.tiers.curvine.conftest import chunk_of, payload_of
 
 SIZE = 20_000

@@ -12,6 +12,7 @@ Calls skip HTTP, and with it the API keys: who can reach the Ray cluster may do 
 named by `cache_salt`. Inside a deployment use the coroutines (`achat`, `acomplete`, `astream`).
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -138,16 +139,21 @@ class Client:
     # -- streams ------------------------------------------------------------------------------------------------------
 
     def stream(self, messages: Messages, **options: Any) -> Iterator[str]:
-        """The pieces of a chat completion's text as they are made. Raises ServingError as `chat` does."""
+        """The pieces of a chat completion's text as they are made; leaving early (`close`, the end of the loop's scope)
+        ends the request. Raises ServingError as `chat` does."""
         with _losses():
-            for batch in self._call("chat", self._chat_request(messages, {**options, "stream": True})):
-                yield from _pieces(batch)
+            responses = self._call("chat", self._chat_request(messages, {**options, "stream": True}))
+            with _cancelled_if_left(responses):
+                for batch in responses:
+                    yield from _pieces(batch)
 
     async def astream(self, messages: Messages, **options: Any) -> AsyncIterator[str]:
         with _losses():
-            async for batch in self._call("chat", self._chat_request(messages, {**options, "stream": True})):
-                for piece in _pieces(batch):
-                    yield piece
+            responses = self._call("chat", self._chat_request(messages, {**options, "stream": True}))
+            with _cancelled_if_left(responses):
+                async for batch in responses:
+                    for piece in _pieces(batch):
+                        yield piece
 
     # -- the tiers ----------------------------------------------------------------------------------------------------
 
@@ -224,6 +230,16 @@ def _losses() -> Iterator[None]:
             raise ServingError(_LOST) from error
         if 400 <= getattr(error, "status_code", 0) < 500:
             raise ServingError(message_of(error)) from error
+        raise
+
+
+@contextmanager
+def _cancelled_if_left(responses: Any) -> Iterator[None]:
+    """A replica generates to the end for a caller who has gone, unless it is told."""
+    try:
+        yield
+    except (GeneratorExit, KeyboardInterrupt, asyncio.CancelledError):
+        responses.cancel()
         raise
 
 

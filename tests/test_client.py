@@ -33,6 +33,10 @@ class Responses:
 
     def __init__(self, items: list[Any]) -> None:
         self._items = items
+        self.cancelled = 0
+
+    def cancel(self) -> None:
+        self.cancelled += 1
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._items)
@@ -46,6 +50,7 @@ class Handle:
     def __init__(self, *items: Any) -> None:
         self.asked: list[tuple[str, Any, Any]] = []
         self._items = list(items)
+        self.responses: list[Responses] = []
 
     def options(self, **options: Any) -> "Handle":
         assert options == {"stream": True}
@@ -54,7 +59,8 @@ class Handle:
     def __getattr__(self, method: str) -> Any:
         def remote(request: Any, info: Any) -> Responses:
             self.asked.append((method, request, info))
-            return Responses(self._items)
+            self.responses.append(Responses(self._items))
+            return self.responses[-1]
 
         return SimpleNamespace(remote=remote)
 
@@ -92,6 +98,19 @@ STREAM = [
 async def test_a_stream_is_the_texts_pieces() -> None:
     assert list(Client(Handle(*STREAM), "m").stream("Hi")) == ["Hel", "lo"]
     assert [piece async for piece in Client(Handle(*STREAM), "m").astream("Hi")] == ["Hel", "lo"]
+
+
+async def test_who_leaves_a_stream_ends_its_request_and_who_reads_it_all_does_not() -> None:
+    handle = Handle(*STREAM)
+    client = Client(handle, "m")
+    assert list(client.stream("Hi")) == ["Hel", "lo"]
+    left = client.stream("Hi")
+    assert next(left) == "Hel"
+    left.close()  # type: ignore[attr-defined]
+    async_left = client.astream("Hi")
+    assert await anext(async_left) == "Hel"
+    await async_left.aclose()  # type: ignore[attr-defined]
+    assert [responses.cancelled for responses in handle.responses] == [0, 1, 1]
 
 
 def test_a_refusal_says_why() -> None:

@@ -27,6 +27,9 @@ def check_body(body: Any) -> None:
         if isinstance(message, MutableMapping):
             for field in _LAZY_FIELDS:
                 _read(message, field, f"messages[{index}].{field}")
+    for field in getattr(body, "model_fields_set", set()):
+        if any(not _encodable(text) for text in _texts(getattr(body, field, None))):
+            raise HTTPException(400, f"{field}: the text holds characters that cannot be encoded (lone surrogates).")
     for field in getattr(body, "model_fields_set", set()) - _PROMPTS:
         if any(number not in _MSGPACK_INTEGERS for number in _integers(getattr(body, field, None))):
             raise HTTPException(400, f"{field}: numbers must fit into 64 bits.")
@@ -45,6 +48,28 @@ def _integers(value: object) -> Iterator[int]:
     elif isinstance(value, (list, tuple)):
         for inner in value:
             yield from _integers(inner)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every text anywhere in plain data. Lists of token ids, which are long, are passed over."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _texts(inner)
+    elif isinstance(value, (list, tuple)) and not (value and isinstance(value[0], int)):
+        for inner in value:
+            yield from _texts(inner)
+
+
+def _encodable(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _read(message: MutableMapping[str, Any], field: str, path: str) -> None:

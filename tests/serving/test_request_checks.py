@@ -29,3 +29,21 @@ def test_numbers_that_the_engine_cannot_be_sent_are_refused(field: str, value: A
 @pytest.mark.parametrize("value", [None, {}, {"a": [-(2**63), 2**64 - 1, True, 1e300, "x", None]}])
 def test_all_others_pass(value: Any) -> None:
     check_body(body(kv_transfer_params=value, priority=-1, seed=2**62))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": [{"role": "user", "content": "a\ud800b"}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a\ud800b"}]}]},
+        {"messages": [{"role": "user", "content": "hi"}], "stop": ["\udfff"]},
+    ],
+)
+def test_text_that_nothing_can_encode_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(HTTPException, match="lone surrogates") as refused:
+        check_body(ChatCompletionRequest(**fields))
+    assert refused.value.status_code == 400
+
+
+def test_text_beyond_ascii_passes() -> None:
+    check_body(ChatCompletionRequest(messages=[{"role": "user", "content": "häß 漢字 \U0001f600"}], stop=["é"]))

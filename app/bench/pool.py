@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -21,6 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+import xxhash
+
+from app.tiers.curvine.fused_read import STEP
 
 MIB = 1024 * 1024
 CASES = ((8, 12 * MIB), (64, MIB))
@@ -115,10 +119,13 @@ def _files(directory: Path) -> list[Path]:
 
 
 class PlainReads:
-    """The ceiling: threads that read the same files into the same buffers and check nothing."""
+    """The ceiling: threads that read the same files into the same buffers and check nothing; or, `hashed`, compute the
+    checksum that the pool's readers do, of each step while it is in the core's own cache."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, *, hashed: bool = False) -> None:
         self._threads = threads
+        self._step = STEP if hashed else sys.maxsize
+        self._hash = xxhash.xxh3_128 if hashed else None
 
     def load(self, paths: Sequence[Path], views: Sequence[memoryview]) -> float:
         work = iter(list(zip(paths, views, strict=True)))
@@ -131,21 +138,26 @@ class PlainReads:
             thread.join()
         return time.perf_counter() - started
 
-    @staticmethod
-    def _run(work: Iterator[tuple[Path, memoryview]], lock: threading.Lock) -> None:
+    def _run(self, work: Iterator[tuple[Path, memoryview]], lock: threading.Lock) -> None:
         while True:
             with lock:
                 item = next(work, None)
             if item is None:
                 return
             path, view = item
-            fd = os.open(path, os.O_RDONLY)
+            fd, state = os.open(path, os.O_RDONLY), self._hash() if self._hash is not None else None
             try:
                 at = 0
                 while at < len(view):
-                    at += os.preadv(fd, [view[at:]], at) or len(view)
+                    step = view[at : at + self._step]
+                    read = os.preadv(fd, [step], at) or len(view)
+                    if state is not None:
+                        state.update(step[:read])
+                    at += read
             finally:
                 os.close(fd)
+            if state is not None:
+                state.hexdigest()
 
 
 def run(
@@ -191,7 +203,8 @@ def _case(home: Path, count: int, size: int, rounds: int, cold: bool) -> dict[st
     views = [memoryview(obj.byte_array) for obj in objects]
     contenders = {name: Contender(name, home / f"{name}-{count}") for name in CONTENDERS}
     samples, extra = Samples(), dict[str, float]()
-    plain = PlainReads(os.cpu_count() or 2)
+    threads = os.cpu_count() or 2
+    plain = {"preadv": PlainReads(threads), "preadv_hashed": PlainReads(threads, hashed=True)}
     try:
         keys = make_object_keys(count)
         for contender in contenders.values():
@@ -201,17 +214,17 @@ def _case(home: Path, count: int, size: int, rounds: int, cold: bool) -> dict[st
                 raise click.ClickException(f"{contender.directory} returned other bytes than were stored")
         files = _files(contenders["fs_native"].directory)
         for number in range(rounds + 1):
-            order = [*CONTENDERS, "preadv"]
-            order = order[number % 4 :] + order[: number % 4]
+            order = [*CONTENDERS, *plain]
+            order = order[number % len(order) :] + order[: number % len(order)]
             measured = Samples() if number == 0 else samples  # the first round warms up
             for name in order:
-                if name == "preadv":
-                    measured.add("load_mb_s", name, count * size / MIB / plain.load(files, views))
+                if name in plain:
+                    measured.add("load_mb_s", name, count * size / MIB / plain[name].load(files, views))
                     continue
                 measured.add("load_mb_s", name, count * size / MIB / contenders[name].load(keys, objects))
                 measured.add("lookup_ms", name, contenders[name].lookup(keys, layout) / count * 1e3)
         if cold:
-            _cold(contenders, plain, files, keys, objects, views, samples)
+            _cold(contenders, plain["preadv"], files, keys, objects, views, samples)
         with _peak(extra, "load"):
             contenders["ours"].load(keys, objects)
         for number in range(rounds + 1):
@@ -322,7 +335,8 @@ def verdict(result: dict[str, Any]) -> list[str]:
         ours = load["ours"]
         lines.append(
             f"{case['keys']} x {case['bytes'] / MIB:g} MiB: load {ours:.0f} MB/s, {ours / load['fs_native']:.2f} of "
-            f"fs_native and {ours / load['preadv']:.2f} of plain reads; store {store['ours']:.0f} MB/s, "
+            f"fs_native, {ours / load['preadv']:.2f} of plain reads, {ours / load['preadv_hashed']:.2f} of plain reads "
+            f"with the same checksum; store {store['ours']:.0f} MB/s, "
             f"{store['ours'] / store['fs_native']:.2f} of fs_native; lookup {lookup['ours']:.4f} ms a key"
         )
     by_files = result["lookup_by_files"]

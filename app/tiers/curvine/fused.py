@@ -14,7 +14,9 @@ import functools
 import importlib
 import logging
 import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import xxhash
 
@@ -24,7 +26,7 @@ from app.tiers.curvine.fused_layout import Answer
 from app.tiers.curvine.fused_memory import Memories
 from app.tiers.curvine.fused_table import FusedTable
 from app.tiers.curvine.fused_take import compiled_loop
-from app.tiers.curvine.identity import Family
+from app.tiers.curvine.identity import ChunkId, Family
 from app.tiers.curvine.landing import Landing
 
 logger = logging.getLogger(__name__)
@@ -65,22 +67,28 @@ class _Short:
 
 
 def _check(files: FusedFiles) -> None:
-    """Raises RuntimeError unless a file comes out as it went in."""
+    """Raises RuntimeError unless a chunk is written as chunkfile.py spells it, and read as it was."""
     payload = os.urandom(fused_read.STEP + fused_read.STEP // 3)
     chunk = Family.of(model="check", layout=f"uint8[{len(payload)}]").chunk(b"check")
     frame = chunkfile.frame(chunk, len(payload))
-    into = bytearray(len(payload))
-    table = files.to_read(flags=0)  # memory files refuse RWF_NOWAIT
-    memory = os.memfd_create("tierserve-check", os.MFD_CLOEXEC)
-    try:
-        os.writev(memory, [frame.head(), payload, frame.tail(xxhash.xxh3_128_hexdigest(payload))])
-        table.add(chunk, memoryview(into), f"/proc/self/fd/{memory}")
-        table.close()
-        left, finished = table.take(Landing(), 1), table.finished(1)
-    finally:
-        os.close(memory)
-    if left is not None or finished != [(0, Answer.DONE)] or into != payload:
-        raise RuntimeError("the compiled reader does not read what was written")
+    with tempfile.TemporaryDirectory(prefix="tierserve-check-") as directory:
+        path = f"{directory}/chunk"
+        _all_done(files.to_write(reserve=False), chunk, memoryview(payload), path, f"{path}.new")
+        content = frame.head() + payload + frame.tail(xxhash.xxh3_128_hexdigest(payload))
+        if Path(path).read_bytes() != content:
+            raise RuntimeError("the compiled writer does not write what it was given")
+        into = bytearray(len(payload))
+        _all_done(files.to_read(flags=0), chunk, memoryview(into), path)  # memory file systems refuse RWF_NOWAIT
+        if into != payload:
+            raise RuntimeError("the compiled reader does not read what was written")
+
+
+def _all_done(table: FusedTable, chunk: ChunkId, payload: memoryview, path: str, temporary: str = "") -> None:
+    table.add(chunk, payload, path, temporary)
+    table.close()
+    left = table.take(Landing(), 1)
+    if left is not None or table.finished(1) != [(0, Answer.DONE)]:
+        raise RuntimeError(f"compiled code handed back a plain file: {left}")
 
 
 @functools.cache

@@ -6,6 +6,7 @@ from app.tiers.curvine import fused_layout as at
 from app.tiers.curvine.chunkfile import CHECKSUM_HEX
 from app.tiers.curvine.fused_calls import Calls
 from app.tiers.curvine.fused_layout import Answer
+from app.tiers.curvine.fused_step import laying_out
 from app.tiers.curvine.landing import Gate
 
 STEP: Final = 512 * 1024
@@ -18,7 +19,6 @@ _EMPTY_PATH: Final = 0x1000
 _SIZE_AND_INODE: Final = 0x100 | 0x200
 _SHUT: Final = Gate.SHUT
 _M: Final = at.MOULD_COPY // at.NUMBER_BYTES
-_V: Final = at.VECTORS // at.NUMBER_BYTES
 
 
 def reading(calls: Calls) -> Any:
@@ -30,6 +30,7 @@ def reading(calls: Calls) -> Any:
     )  # fmt: skip
     memcmp, memcpy, lock, unlock = calls.memcmp, calls.memcpy, calls.lock, calls.unlock
     reset, update, write_digest = calls.hash_reset, calls.hash_update, calls.write_digest
+    laid_out = laying_out()
     i64, i32, u32, u8 = types.int64, types.int32, types.uint32, types.uint8
 
     @njit
@@ -57,22 +58,14 @@ def reading(calls: Calls) -> Any:
     def filled(numbers, row, gate, shut, own, scratch_at):  # type: ignore[no-untyped-def]  # pragma: no cover
         fd, state = i32(numbers[row + at.FD]), numbers[row + at.STATE]
         payload, size = numbers[row + at.PAYLOAD], numbers[row + at.PAYLOAD_BYTES]
-        head_bytes, tail_bytes = own[_M + at.HEAD_BYTES], own[_M + at.TAIL_BYTES]
+        head_bytes = own[_M + at.HEAD_BYTES]
         reset(state)
-        here = -head_bytes  # in the payload; all steps start at round offsets of the file
+        here = -head_bytes
         while True:
             last = here + STEP + STEP // 4 >= size
             start, end = max(here, 0), size if last else here + STEP
-            v, want = _V, end - here
-            if here < 0:
-                own[v], own[v + 1] = scratch_at + at.FOUND_HEAD, -here
-                v += 2
-            own[v], own[v + 1] = payload + start, end - start
-            v += 2
-            if last:
-                own[v], own[v + 1] = scratch_at + at.FOUND_TAIL, tail_bytes
-                v, want = v + 2, want + tail_bytes
-            count, offset, got = (v - _V) // 2, here + head_bytes, 0
+            count, want = laid_out(own, scratch_at, payload, here, end, last)
+            offset, got = here + head_bytes, 0
             lock(gate)
             if shut[_SHUT] == 0:
                 got = preadv2(fd, scratch_at + at.VECTORS, count, offset, numbers[at.OPTION])

@@ -10,6 +10,7 @@ from app.tiers.curvine import fused_layout as at
 from app.tiers.curvine.chunkfile import CHECKSUM_HEX
 from app.tiers.curvine.fused_calls import Calls
 from app.tiers.curvine.fused_layout import Answer
+from app.tiers.curvine.fused_step import laying_out
 from app.tiers.curvine.landing import Gate
 
 STEP: Final = 256 * 1024
@@ -39,6 +40,7 @@ def writing(calls: Calls) -> Any:
     open_, close, access, writev, fallocate = calls.open, calls.close, calls.access, calls.writev, calls.fallocate
     renameat2, unlink, errno_location, memcpy = calls.renameat2, calls.unlink, calls.errno_location, calls.memcpy
     reset, update, write_digest = calls.hash_reset, calls.hash_update, calls.write_digest
+    laid_out = laying_out()
     i64, i32, u8 = types.int64, types.int32, types.uint8
 
     @njit
@@ -101,23 +103,16 @@ def writing(calls: Calls) -> Any:
         payload, size, state = numbers[row + at.PAYLOAD], numbers[row + at.PAYLOAD_BYTES], numbers[row + at.STATE]
         stamped(numbers, row, own, scratch_at)
         reset(state)
-        here = -own[_M + at.HEAD_BYTES]  # in the payload; all steps start at round offsets of the file
+        here = -own[_M + at.HEAD_BYTES]
         while shut[_SHUT] == 0:
             last = here + STEP + REST >= size
             start, end = max(here, 0), size if last else here + STEP
             update(state, payload + start, end - start)
-            v, want = _V, end - here
-            if here < 0:
-                own[v], own[v + 1] = scratch_at + at.FOUND_HEAD, -here
-                v += 2
-            own[v], own[v + 1] = payload + start, end - start
-            v += 2
             if last:
                 write_digest(state, carray(scratch, (at.SCRATCH,), dtype=u8), at.DIGITS)
                 memcpy(scratch_at + at.FOUND_TAIL + own[_M + at.SUM_IN_TAIL], scratch_at + at.DIGITS, CHECKSUM_HEX)
-                own[v], own[v + 1] = scratch_at + at.FOUND_TAIL, own[_M + at.TAIL_BYTES]
-                v, want = v + 2, want + own[_M + at.TAIL_BYTES]
-            code = all_written(fd, own, scratch_at, (v - _V) // 2, want)
+            count, want = laid_out(own, scratch_at, payload, here, end, last)
+            code = all_written(fd, own, scratch_at, count, want)
             if code != 0 or last:
                 return code
             here = end

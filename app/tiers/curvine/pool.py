@@ -77,6 +77,10 @@ class Pool(PoolDirectory):
         # Files that could not be set aside, so that they cost nothing twice: digest -> when to look again.
         self._bad: OrderedDict[str, float] = OrderedDict()
 
+    def open(self) -> None:
+        super().open()
+        self._writer.reserves()  # asked here, where it may block, and not by the first store's worker
+
     def path_of(self, chunk: ChunkId) -> str:
         return f"{self.chunks}/{chunk.family.directory}/{chunk.digest[:2]}/{chunk.digest}.arrow"
 

@@ -31,7 +31,7 @@ class Portions(Generic[P]):
     does not grow with the call. Any thread."""
 
     def __init__(self, count: int, workers: int, make: "Maker[P]") -> None:
-        """`make` may block: it is called by the worker, with a lock held that only this call's workers want."""
+        """`make` must not block: it is called with a lock held that this call's other workers want."""
         self._count = count
         self._workers = min(workers, count)
         self._make = make

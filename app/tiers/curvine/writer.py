@@ -48,7 +48,7 @@ class Writer:
         self._credit.refund(file_bytes)
 
     def reserves(self) -> bool:
-        """Whether room for files is worth reserving in advance here."""
+        """Whether room for files is worth reserving in advance here. Blocks until the file system has said so once."""
         if self._reserves is None:
             try:
                 fd = self.fs.open(self._directory.tmp, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, 0)

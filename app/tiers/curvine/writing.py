@@ -35,7 +35,6 @@ class Store(Portion[Given, Writing]):
     """Whatever becomes of a row, what it was admitted with is given back unless it is stored."""
 
     def __init__(self, directory: PoolDirectory, writer: Writer, *, helped: bool = False) -> None:
-        """Blocks: asks once what file system this is."""
         fused = writer.fs.fused()
         table = PlainTable() if fused is None else fused.to_write(reserve=writer.reserves())
         super().__init__(table, helped=helped)

@@ -11,7 +11,7 @@ import pytest
 import xxhash
 
 from app.tiers.curvine import chunkfile, fused
-from app.tiers.curvine.chunkfile import Frame
+from app.tiers.curvine.chunkfile import CHECKSUM_HEX, Frame
 from app.tiers.curvine.fused import FusedFiles
 from app.tiers.curvine.fused_layout import AROUND_ROOM, MOST_ROWS, Answer
 from app.tiers.curvine.fused_read import STEP
@@ -226,3 +226,9 @@ def test_memory_outlives_a_table_that_the_garbage_collector_finds(files: Files) 
         table.close()
         assert table.take(Landing(), 1) is None
         assert table.finished(1) == [(0, Answer.DONE)]
+
+
+def test_a_compiled_writer_that_changes_a_byte_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.tiers.curvine.fused_write.CHECKSUM_HEX", CHECKSUM_HEX - 8)
+    with pytest.raises(RuntimeError, match="the compiled writer"):
+        FusedFiles()

@@ -10,6 +10,7 @@ import pytest
 from app.tiers.curvine.chunkfile import file_bytes
 from app.tiers.curvine.credit import Credit
 from app.tiers.curvine.fileops import OS_FILE_OPS, FileOps
+from app.tiers.curvine.fused import FusedFiles
 from app.tiers.curvine.identity import ChunkId
 from app.tiers.curvine.landing import Landing
 from app.tiers.curvine.outcomes import Get, Put
@@ -112,3 +113,24 @@ def test_what_is_stored_for_nobody_holds_no_credit(tmp_path: Path) -> None:
     assert [found.file_bytes for found in pool.scan()] == [FILE]
     assert not told
     assert credit.taken == 0
+
+
+class Counting(FileOps):
+    """Compiled code and all, and counts how often somebody asks what file system this is."""
+
+    asked = 0
+
+    def fused(self) -> FusedFiles | None:
+        return OS_FILE_OPS.fused()
+
+    def can_reserve(self, fd: int) -> bool:
+        self.asked += 1
+        return super().can_reserve(fd)
+
+
+def test_a_store_begins_without_asking_the_file_system(tmp_path: Path) -> None:
+    fs = Counting()
+    pool, _ = pool_of(tmp_path, fs, ROOM)
+    assert fs.asked == 1
+    pool.store(helped=True)
+    assert fs.asked == 1

@@ -1,4 +1,5 @@
-"""LMCache's L2 adapter on top of the pool (lmcache 0.5.6; with prefetch.py the only module here that imports it).
+"""LMCache's L2 adapter on top of the pool (lmcache 0.5.6; beside it only adapter_config.py, listing.py and prefetch.py
+import that).
 
 What LMCache's controllers assume and their interface does not say: every task must complete, for there is no timeout
 above us; a result is published before its descriptor is notified, or the controller misses it; a query that raises
@@ -16,7 +17,6 @@ Under its own name (`register`, then `{"type": "curvine", "path": "DIR"}`) metri
 import contextlib
 import itertools
 import logging
-import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -25,11 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from lmcache.lmcache_native import Bitmap
-from lmcache.v1.distributed.api import KeyEntry, KeyListPage, MemoryLayoutDesc, ObjectKey
+from lmcache.v1.distributed.api import KeyListPage, MemoryLayoutDesc, ObjectKey
 from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInterface
 from lmcache.v1.distributed.l2_adapters.config import (
-    L2AdapterConfigBase,
     get_registered_l2_adapter_types,
     register_l2_adapter_type,
 )
@@ -37,48 +36,23 @@ from lmcache.v1.distributed.l2_adapters.factory import register_l2_adapter_facto
 from lmcache.v1.memory_management import MemoryObj
 from lmcache.v1.platform import create_event_notifier
 
-from app.errors import PoolError
-from app.tiers.curvine import chunkfile, prefetch
+from app.tiers.curvine import prefetch
+from app.tiers.curvine.adapter_config import CurvineL2AdapterConfig as CurvineL2AdapterConfig
 from app.tiers.curvine.credit import Credit
 from app.tiers.curvine.housekeeper import Housekeeper
 from app.tiers.curvine.identity import ChunkId
 from app.tiers.curvine.known import KnownKeys
+from app.tiers.curvine.listing import Entry, after_cursor, batches, page
 from app.tiers.curvine.naming import NamedTask, Names
 from app.tiers.curvine.outcomes import Put
 from app.tiers.curvine.pool import Pool
 from app.tiers.curvine.service import PoolService
-from app.tiers.curvine.settings import PoolSettings
 from app.tiers.curvine.usage import Usage, name_of
 
 logger = logging.getLogger(__name__)
 
 TYPE_NAME = "curvine"
-# Keys of an adapter's JSON that LMCache itself reads.
-_LMCACHE_KEYS = frozenset({"type", "affinity_tag", "shared", "eviction", "persist_enabled", "serde"})
-_CURSOR = re.compile(r"^[^/]+/[0-9a-f]{32}$")
-_RECOVERY_BATCH = 256
 _STORED = frozenset({Put.STORED, Put.EXISTS})
-
-
-class CurvineL2AdapterConfig(L2AdapterConfigBase):
-    """The typed form of the adapter's JSON. LMCache finds it by its name."""
-
-    def __init__(self, settings: PoolSettings) -> None:
-        self.settings = settings
-
-    @classmethod
-    def from_dict(cls, d: dict[str, Any]) -> "CurvineL2AdapterConfig":
-        """Raises:
-        ValueError: with what is wrong, as LMCache expects it.
-        """
-        try:
-            return cls(PoolSettings.parse({key: value for key, value in d.items() if key not in _LMCACHE_KEYS}))
-        except PoolError as error:
-            raise ValueError(str(error)) from error
-
-    @classmethod
-    def help(cls) -> str:
-        return "Curvine pool: path (required); every other field of PoolSettings has a default. See docs/pool.md."
 
 
 class CurvineL2Adapter(L2AdapterInterface):
@@ -269,24 +243,13 @@ class CurvineL2Adapter(L2AdapterInterface):
         self._names.learn(pool.families())
         if not self._settings.recover:
             return
-        keys: list[ObjectKey] = []
-        sizes: list[int] = []
-        for found in pool.scan():
-            if self._closed or self._known.full:
-                break
-            name = f"{found.family}/{found.digest}"
-            try:
-                key = _key_of(chunkfile.read_identity(pool.path_of_file(found.family, found.digest)))
-            except (PoolError, OSError, ValueError):
-                continue
-            if self._known.add(name, key, found.file_bytes):
-                keys.append(key)
-                sizes.append(found.file_bytes)
-            if len(keys) == _RECOVERY_BATCH:
-                self._tell(self._notify_keys_stored, keys, sizes)
-                keys, sizes = [], []
-        if keys:
+        for keys, sizes in batches(pool, self._is_news):
             self._tell(self._notify_keys_stored, keys, sizes)
+
+    def _is_news(self, entry: Entry) -> bool | None:
+        if self._closed or self._known.full:
+            return None
+        return self._known.add(entry.name, entry.key, entry.file_bytes)
 
     def known_keys(self) -> list[ObjectKey]:
         """What this server knows to be in the pool: what it stored, and what it found there at its start."""
@@ -308,28 +271,10 @@ class CurvineL2Adapter(L2AdapterInterface):
         Raises:
             ValueError: bad page size or cursor.
         """
-        if page_size <= 0:
-            raise ValueError(f"page_size must be positive, not {page_size}")
-        if cursor is not None and not _CURSOR.match(cursor):
-            raise ValueError("malformed cursor")
-        empty: tuple[list[KeyEntry], str | None] = ([], None)
+        after = after_cursor(page_size, cursor)
         deadline = self._settings.drop_deadline_s + page_size * 0.01
-        entries, last = self._service.ask(lambda: self._page(model_name, page_size, cursor or ""), empty, deadline)
-        return KeyListPage(entries=tuple(entries), next_page_token=last)
-
-    def _page(self, model_name: str | None, page_size: int, after: str) -> tuple[list[KeyEntry], str | None]:
-        entries: list[KeyEntry] = []
-        pool = self._service.pool
-        for found in pool.scan(after):
-            try:
-                chunk = chunkfile.read_identity(pool.path_of_file(found.family, found.digest))
-                if model_name in (None, chunk.family.model):
-                    entries.append(KeyEntry(key=_key_of(chunk).to_encoded_object_key(), size_bytes=found.file_bytes))
-            except (PoolError, OSError, ValueError):
-                continue
-            if len(entries) == page_size:
-                return entries, f"{found.family}/{found.digest}"
-        return entries, None
+        pool, nothing = self._service.pool, KeyListPage(entries=(), next_page_token=None)
+        return self._service.ask(lambda: page(pool, model_name, page_size, after), nothing, deadline)
 
     def path_of(self, key: ObjectKey, layout: MemoryLayoutDesc) -> Path:
         """Where a key's chunk is, or would be. For tools and tests."""
@@ -373,16 +318,6 @@ class CurvineL2Adapter(L2AdapterInterface):
         self._service.check_integrity()
         with self._lock:
             assert all(count > 0 for count in self._locked.values()), self._locked
-
-
-def _key_of(chunk: ChunkId) -> ObjectKey:
-    return ObjectKey(
-        chunk_hash=chunk.chunk_hash,
-        model_name=chunk.family.model,
-        kv_rank=chunk.kv_rank,
-        object_group_id=chunk.group,
-        cache_salt=chunk.salt,
-    )
 
 
 def register() -> None:

@@ -18,27 +18,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
+from app.tiers.curvine.batch import Batch, Missed, Outcome, Work
 from app.tiers.curvine.breaker import Breaker
 from app.tiers.curvine.landing import Landing
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-class Missed(Enum):
-    """Why a piece has no result of its own."""
-
-    LATE = "late"  # the deadline passed first
-    REFUSED = "refused"  # the breaker is open, the guard is closed, or every worker is lost
-    FAILED = "failed"  # the piece raised
-
-
-Outcome: TypeAlias = T | Missed
-Work: TypeAlias = Callable[[int, Landing], T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,77 +39,6 @@ class GuardStatus:
     late: int
     refused: int
     failed: int
-
-
-class _Batch(Generic[T]):
-    """One call's pieces. Workers take indices one after another, so a piece costs no queue operation and no lock."""
-
-    __slots__ = (
-        "_landings", "_left", "_lock", "_next", "_work", "done", "finished", "longest_s", "results", "size", "trouble",
-    )  # fmt: skip
-
-    def __init__(
-        self, size: int, work: Work[T], done: Callable[[list[Outcome[T]]], None], trouble: Callable[[T], bool] | None
-    ) -> None:
-        self.size = size
-        self.done = done
-        self.trouble = trouble
-        self.results: list[Outcome[T]] = [Missed.LATE] * size
-        self.finished = False
-        self.longest_s = 0.0
-        self._work: Work[T] | None = work
-        self._next = itertools.count()
-        self._left = size
-        self._lock = threading.Lock()
-        self._landings: dict[threading.Thread, Landing] = {}
-
-    def run(self, me: threading.Thread, clock: Callable[[], float]) -> bool:
-        """On a worker: takes pieces until there are none. True if this worker finished the last one."""
-        landing = Landing(clock)
-        with self._lock:
-            work = self._work
-            if self.finished or work is None:
-                return False
-            self._landings[me] = landing
-            results = self.results  # this very list: after the deadline the batch has another one
-        count = 0
-        for index in self._next:
-            if index >= self.size or landing.revoked:
-                break
-            try:
-                results[index] = work(index, landing)
-            except Exception:
-                logger.exception("a guarded piece of work failed")
-                results[index] = Missed.FAILED
-            count += 1
-            landing.step()
-        with self._lock:
-            self._landings.pop(me, None)
-            self.longest_s = max(self.longest_s, landing.longest_s)
-            self._left -= count
-            if self.finished or self._left:
-                return False
-            self.finished = True
-            return True
-
-    def expire(self) -> list[threading.Thread] | None:
-        """At the deadline: None if the batch is finished, else the workers still in it; nobody then touches the
-        memory."""
-        with self._lock:
-            if self.finished:
-                return None
-            self.finished = True
-            landings = dict(self._landings)
-        for landing in landings.values():
-            landing.revoke()
-        self.results = list(self.results)  # a worker that comes back writes into the old list
-        return list(landings)
-
-    def release(self) -> None:
-        """Forgets everything that belongs to the caller; the shell may wait in the reaper's heap for its deadline."""
-        self._work = None
-        self.results = []
-        del self.done
 
 
 class Guard:
@@ -149,10 +66,10 @@ class Guard:
         self._max_lost = max_lost
         self._slow_s = slow_s
         self._clock = clock
-        self._queue: queue.SimpleQueue[_Batch[Any] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Batch[Any] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._due = threading.Condition(self._lock)
-        self._heap: list[tuple[float, int, _Batch[Any]]] = []
+        self._heap: list[tuple[float, int, Batch[Any]]] = []
         self._serial = itertools.count()
         self._working: set[threading.Thread] = set()
         self._lost: set[threading.Thread] = set()
@@ -178,7 +95,7 @@ class Guard:
         """Calls `work(index, landing)` for every index below `size`, several at a time, and `done` with the outcomes in
         order no later than `deadline_s` from now. `trouble` tells the results that speak against the file system.
         `probing` passes an open breaker and does not report to it."""
-        batch: _Batch[T] = _Batch(size, work, done, None if probing else trouble)
+        batch: Batch[T] = Batch(size, work, done, None if probing else trouble)
         if size == 0:
             done([])
             return
@@ -269,7 +186,7 @@ class Guard:
                     self._hire()
             self._finish(batch, late=True)
 
-    def _finish(self, batch: _Batch[Any], *, late: bool) -> None:
+    def _finish(self, batch: Batch[Any], *, late: bool) -> None:
         results, done, trouble = batch.results, batch.done, batch.trouble
         longest = batch.longest_s
         batch.release()
@@ -336,44 +253,3 @@ class Guard:
             total = len(self._working) + len(self._lost)
             assert total <= self._target + self._max_lost, (total, self._target, self._max_lost)
             assert self._closed or self._reaper.is_alive()
-
-
-class Prober:
-    """Asks an open breaker's file system, in the background, whether it is back.
-
-    `probe` blocks and raises OSError; it runs under `guard` with `deadline_s`, so a mount that still hangs costs one
-    worker of the bounded number a time, and nothing once they are used up.
-    """
-
-    def __init__(self, breaker: Breaker, guard: Guard, probe: Callable[[], None], deadline_s: float = 1.0) -> None:
-        self._breaker = breaker
-        self._guard = guard
-        self._probe = probe
-        self._deadline_s = deadline_s
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="curvine-prober", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self._breaker.tripped.wait()
-            if self._stop.is_set():
-                return
-            if self._breaker.try_probe():
-                self._breaker.probed(self._guard.call(self._ask, self._deadline_s, probing=True) is True)
-            else:
-                self._stop.wait(0.05)
-
-    def _ask(self, _: Landing) -> bool:
-        try:
-            self._probe()
-        except OSError as error:
-            logger.info("the pool's file system is still failing: %s", error)
-            return False
-        return True
-
-    def close(self) -> None:
-        """Stops probing; waits for a probe under way, whose deadline bounds it."""
-        self._stop.set()
-        self._breaker.tripped.set()
-        self._thread.join(self._deadline_s + 0.5)

@@ -13,14 +13,16 @@ from dataclasses import asdict, dataclass
 from typing import Protocol, TypeVar
 
 from app.tiers.curvine import fused
+from app.tiers.curvine.batch import Missed
 from app.tiers.curvine.breaker import Breaker
 from app.tiers.curvine.directory import Dropped
-from app.tiers.curvine.guard import Guard, Missed, Prober
+from app.tiers.curvine.guard import Guard
 from app.tiers.curvine.identity import ChunkId
 from app.tiers.curvine.landing import Landing
 from app.tiers.curvine.outcomes import Get, Put
 from app.tiers.curvine.pool import Pool
 from app.tiers.curvine.portions import Portions
+from app.tiers.curvine.prober import Prober
 
 T = TypeVar("T")
 

@@ -11,9 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from app.tiers.curvine.batch import Missed
 from app.tiers.curvine.breaker import Breaker, State
-from app.tiers.curvine.guard import Guard, Missed, Prober
+from app.tiers.curvine.guard import Guard
 from app.tiers.curvine.landing import AbandonedError, Landing
+from app.tiers.curvine.prober import Prober
 from tests.tiers.curvine.conftest import FakeClock
 from tests.tiers.curvine.mounts import wait_until
 

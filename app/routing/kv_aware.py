@@ -29,16 +29,16 @@ from app.routing.flights import Flights
 from app.routing.kv_index import EngineIndex
 from app.routing.kv_keys import block_keys, chunk_keys, pack, scope_seed
 from app.routing.load import LoadBook
+from app.routing.nodes import Nodes
 from app.routing.policy import RANKS, CacheReport, Choice, Held, Ranking, Replica, Request
 from app.routing.prefix_aware import LOAD_WEIGHT, RECENT_WEIGHT, PrefixAware
-from app.routing.roster import Roster, slots_of
+from app.routing.roster import Roster
+from app.routing.runs import disjoint, few_of
 from app.routing.selfcheck import SelfCheck
 from app.routing.tier_index import Scope, TierIndex
 
 _FLIGHT_TOKENS = 64
 """Granularity at which prompts in flight are compared."""
-_LEVELS = 8
-"""Lengths of runs that are told apart once a prompt is held to many different lengths."""
 _RUNNING_TOKENS = 16
 """What a running request costs the next one, in tokens of prefill: one more row in each step."""
 _CROWD_WEIGHT = 0.3
@@ -89,10 +89,7 @@ class KvAware:
         self._random = random
         self._chunk_tokens = chunk_tokens
         self._base_models = frozenset(base_models)
-        self._nodes: dict[int, str] = {}
-        self._on_node: dict[str, int] = {}
-        # (state of L1's owners, the replicas beside them), until either changes.
-        self._beside_all = (-1, 0)
+        self._nodes = Nodes(self.l1)
         self._flights = Flights()
         self._identities: dict[str, str] = {}
         self._degraded = 0
@@ -144,20 +141,14 @@ class KvAware:
 
     def on_replica_added(self, slot: int, replica: Replica) -> None:
         self._fallback.on_replica_added(slot, replica)
-        self._nodes[slot] = replica.node
-        self._beside_all = (-1, 0)
-        self._on_node[replica.node] = self._on_node.get(replica.node, 0) | 1 << slot
+        self._nodes.add(slot, replica.node)
 
     def on_replica_removed(self, slot: int) -> None:
         """Its L0 is gone; its node's L1 stays, because that is the cache server's, which has its own owner in `l1`."""
         self._fallback.on_replica_removed(slot)
         self.l0.drop(slot)
         self._flights.drop(slot)
-        self._beside_all = (-1, 0)
-        node = self._nodes.pop(slot)
-        self._on_node[node] ^= 1 << slot
-        if not self._on_node[node]:
-            del self._on_node[node]
+        self._nodes.remove(slot)
 
     def status(self) -> dict[str, float]:
         return {
@@ -176,14 +167,9 @@ class KvAware:
             index.check_integrity()
         self.cost.check_integrity()
         self._flights.check_integrity()
-        for slot in (*self._nodes, *self._flights.slots):
+        self._nodes.check_integrity()
+        for slot in (*self._nodes.slots, *self._flights.slots):
             assert self._roster.live >> slot & 1, f"something is kept for slot {slot}, which is not live"
-        expected: dict[str, int] = {}
-        for slot, node in self._nodes.items():
-            expected[node] = expected.get(node, 0) | 1 << slot
-        assert expected == self._on_node, "nodes and their replicas disagree"
-        changes, beside = self._beside_all
-        assert changes != self.l1.changes or beside == self._on(self.l1.everyone), "replicas beside L1 are out of date"
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -269,7 +255,7 @@ class KvAware:
         if self._flights:
             mine = block_keys(packed, scope_seed(adapter, salt, _FLIGHT_TOKENS), _FLIGHT_TOKENS)
             runs += [(pieces * _FLIGHT_TOKENS, slots) for pieces, slots in self._flights.runs(mine, candidates)]
-        return _few(_disjoint(runs, candidates))
+        return few_of(disjoint(runs, candidates))
 
     def _on_nodes(self, request: Request, packed: bytes) -> tuple[list[tuple[int, int]], list[int]]:
         """(chunks from the start, replicas whose nodes hold so many), longest first; and how far the pool reaches from
@@ -281,23 +267,8 @@ class KvAware:
         # The servers' names leave out the model: a core routes to one.
         adapter = self._adapter(request)
         scope = Scope("", kv_salt(request.prompt.salt, self._identities.get(adapter, adapter)))
-        runs = [(run, self._beside(owners)) for run, owners in reversed(self.l1.groups(scope, chunks))]
-        return _few(runs), self.l2.reach(scope, chunks) if self.l2.owners else []
-
-    def _beside(self, owners: int) -> int:
-        """The replicas on these nodes. A hot prefix is on nearly all of them: then those without it are taken away."""
-        others = self.l1.everyone ^ owners
-        if others.bit_count() >= owners.bit_count():
-            return self._on(owners)
-        if self._beside_all[0] != self.l1.changes:
-            self._beside_all = (self.l1.changes, self._on(self.l1.everyone))
-        return self._beside_all[1] ^ self._on(others)
-
-    def _on(self, owners: int) -> int:
-        found = 0
-        for bit in slots_of(owners):
-            found |= self._on_node.get(self.l1.owner(bit), 0)
-        return found
+        runs = [(run, self._nodes.beside(owners)) for run, owners in reversed(self.l1.groups(scope, chunks))]
+        return few_of(runs), self.l2.reach(scope, chunks) if self.l2.owners else []
 
     def _adapter(self, request: Request) -> str:
         """The engine's LoRA name. Ray Serve LLM names an adapter's model `base:adapter`, and so does its engine."""
@@ -343,30 +314,3 @@ def _floor(entry: tuple[float, int, _Group]) -> float:
 
 def _by_score(one: _Scored) -> tuple[float, float]:
     return one[:2]
-
-
-def _disjoint(runs: list[tuple[int, int]], everyone: int) -> list[tuple[int, int]]:
-    """The same with each replica only at the most it has, the longest first; those without any at 0."""
-    found: list[tuple[int, int]] = []
-    for tokens, replicas in sorted(runs, key=lambda run: -run[0]):
-        if here := replicas & everyone:
-            found.append((tokens, here))
-            everyone ^= here
-    return [*found, (0, everyone)] if everyone else found
-
-
-def _few(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """At most 2 * `_LEVELS` + 1 of them, longest first: the longest as they are, and of the others those less than a
-    part in `_LEVELS` of the longest apart as one, at what all of them have.
-    """
-    if len(runs) <= 2 * _LEVELS:
-        return runs
-    few, width = runs[:_LEVELS], runs[0][0] / _LEVELS
-    level = -1
-    for tokens, replicas in runs[_LEVELS:]:
-        if int(tokens / width) == level:
-            few[-1] = (tokens, few[-1][1] | replicas)
-        else:
-            few.append((tokens, replicas))
-            level = int(tokens / width)
-    return few

@@ -25,6 +25,7 @@ from app.serving.engine_end import EngineEnd
 from app.serving.executor import use_one_process
 from app.serving.prefill_stats import tap_prefill_stats
 from app.serving.report_book import Origin, ReportBook
+from app.serving.single_flight import SingleFlight
 from app.serving.tokenization import attach_tokenization
 from app.settings import LoraSettings
 from app.tiers.cache_spec import CacheSpec
@@ -69,7 +70,7 @@ class TieredLLMServer(LLMServer):
             llm_config.update_engine_kwargs(kv_events_config=self._announcer.engine_arguments())
         if llm_config.accelerator_config.kind == "cpu":
             use_one_process(llm_config)
-        self._resolving = asyncio.Lock()
+        self._resolving = SingleFlight()
         await super().__init__(llm_config, model_downloader=partial(self._loader, lora), **kwargs)
         tap_prefill_stats(self.engine._engine_client, self._on_prefill)
         attach_tokenization(self.engine)
@@ -82,17 +83,21 @@ class TieredLLMServer(LLMServer):
         return self._adapters
 
     async def _maybe_resolve_lora_from_multiplex(self) -> None:
-        """Ray's, one at a time: vLLM refuses to load an adapter twice, which two first requests at once would ask for.
+        """Ray's, once at a time for each adapter: vLLM refuses to load one twice, which two first requests at once
+        would ask for, and Ray would never again tell routers that it is gone.
+
+        Different adapters do not wait for each other here. Where they must, Ray and vLLM see to it: Ray copies one at
+        a time, and vLLM's engine takes one at a time between its steps. For a loaded one nothing is waited for.
 
         Raises HTTPException: there is no such adapter (404), or vLLM cannot load it (400, with its reason).
         """
-        if not serve.get_multiplexed_model_id():
+        adapter = serve.get_multiplexed_model_id()
+        if not adapter:
             return
-        async with self._resolving:
-            try:
-                await super()._maybe_resolve_lora_from_multiplex()
-            except ValueError as error:
-                raise HTTPException(400, str(error)) from error
+        try:
+            await self._resolving.run(adapter, super()._maybe_resolve_lora_from_multiplex)
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from error
 
     def record_replica_metadata(self) -> dict[str, Any]:
         """Ray Serve asks once, when the replica is ready, and gives it to every router: where this replica is heard."""

@@ -30,6 +30,7 @@ UNAVAILABLE = {
     "ActorDiedError",
     "ActorUnavailableError",
     "ReplicaUnavailableError",
+    "StoppedError",
 }
 
 

@@ -30,6 +30,7 @@ from app.serving.http_errors import PARSED, ModelNotFound, Overloaded, install_e
 from app.serving.llm_config import deployment_name
 from app.serving.request_checks import check_body
 from app.serving.second_try import with_second_try
+from app.serving.stopping import GRACE_S, Stopping
 from app.settings import AuthSettings, LoraSettings, Settings
 
 logger = logging.getLogger("tierserve.routing")
@@ -59,11 +60,14 @@ class TieredIngress(OpenAiIngress):
         *,
         adapters: Mapping[str, LoraSettings] | None = None,
         tokenized: Mapping[str, LLMConfig] | None = None,
+        grace_s: float = GRACE_S,
         **kwargs: Any,
     ) -> None:
-        """`adapters`: of the models that have some. `tokenized`: the models whose routing strategy wants token ids."""
+        """`adapters`: of the models that have some. `tokenized`: the models whose routing strategy wants token ids.
+        `grace_s`: for answers under way when Serve stops this replica."""
         super().__init__(llm_deployments, model_cards, **kwargs)
         self._model_ids = list(model_cards)
+        self._stopping = Stopping(grace_s)
         self._adapters = {model: adapters_of(lora) for model, lora in (adapters or {}).items()}
         for model, config in (tokenized or {}).items():
             place = (serve.get_replica_context().app_name, deployment_name(model))
@@ -100,7 +104,7 @@ class TieredIngress(OpenAiIngress):
         if raw_request is not None and hasattr(body, "cache_salt"):
             body.cache_salt = tenant_salt(getattr(raw_request.state, "tenant", None), body.cache_salt)
         ask = partial(super()._get_response, body=body, call_method=call_method, raw_request=raw_request)
-        async for response in _refusals(with_second_try(ask)):
+        async for response in self._stopping.bounded(_refusals(with_second_try(ask))):
             details = getattr(getattr(response, "usage", None), "prompt_tokens_details", None)
             report = from_details(details.model_dump()) if details is not None else None
             if raw_request is not None and report is not None:

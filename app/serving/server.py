@@ -26,6 +26,7 @@ from app.serving.executor import use_one_process
 from app.serving.prefill_stats import tap_prefill_stats
 from app.serving.report_book import Origin, ReportBook
 from app.serving.single_flight import SingleFlight
+from app.serving.stopping import GRACE_S, Stopping
 from app.serving.tokenization import attach_tokenization
 from app.settings import LoraSettings
 from app.tiers.cache_spec import CacheSpec
@@ -53,11 +54,13 @@ class TieredLLMServer(LLMServer):
         cache: CacheSpec | None = None,
         kv_events: bool = False,
         lora: LoraSettings | None = None,
+        grace_s: float = GRACE_S,
         **kwargs: Any,
     ) -> None:
         context = serve.get_replica_context()
         self._replica = context.replica_id.unique_id
         self._book = ReportBook()
+        self._stopping = Stopping(grace_s)
         self._lease: CacheLease | None = None
         self._feed: LookupFeed | None = None
         if cache is not None:
@@ -167,7 +170,7 @@ class TieredLLMServer(LLMServer):
         # own first step never reaches its `finally`.
         self._book.open(request.request_id, self._origin(request))
         try:
-            async for response in responses:
+            async for response in self._stopping.bounded(responses):
                 if getattr(response, "usage", None) is not None:
                     self._report_in(response.usage, await self._report(request.request_id))
                 elif in_stream and _carries_usage(response):

@@ -14,6 +14,7 @@ from vllm.entrypoints.serve.engine.protocol import UsageInfo
 from app.cache_report import PromptTokens
 from app.serving.report_book import ReportBook
 from app.serving.server import TieredLLMServer, _carries_usage, _with_details
+from app.serving.stopping import Stopping
 from app.tiers.events import Lookup, LookupFeed
 
 PROMPT = PromptTokens(total=200, local=64, external=128)
@@ -33,7 +34,7 @@ class Replica(TieredLLMServer):
     """The real methods on parts that need no engine."""
 
     def __init__(self, lookups: dict[str, Lookup] | None = None) -> None:
-        self._book, self._replica = ReportBook(), "replica-1"
+        self._book, self._replica, self._stopping = ReportBook(), "replica-1", Stopping(0.0)
         self._feed = cast("LookupFeed", Feed(lookups or {}))
 
     def __del__(self) -> None: ...  # type: ignore[override]

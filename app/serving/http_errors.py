@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.serving.examples import ENDPOINTS, example_of, smallest_body
+from app.serving.strict_route import StrictRoute
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,8 @@ def error_body(status: int, message: str, *, param: str | None = None, code: str
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Make every way that a request to `app` can fail end in `error_response`."""
+    """Make every way that a request to `app` can fail end in `error_response`. Before its routes are added."""
+    app.router.route_class = StrictRoute
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_middleware(_LastResort)
@@ -54,26 +56,16 @@ def install_error_handlers(app: FastAPI) -> None:
 async def _on_invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError), error
     first = error.errors()[0] if error.errors() else {}
-    if first.get("type") == "json_invalid":
-        reason = (first.get("ctx") or {}).get("error", "it does not parse")
-        return error_response(400, f"The body is not valid JSON: {reason}.", code="invalid_json")
     path, loc = request.url.path, tuple(first.get("loc", ()))
     if loc == ("body",):
-        return error_response(400, _no_body(first, path), code="invalid_body")
+        message = f"The request has no body. Send JSON, for example {smallest_body(path)}"
+        return error_response(400, message, code="invalid_body")
     param = _param(loc)
     message = str(first.get("msg", "The request is not valid.")).removeprefix("Value error, ")
     if first.get("type") == "missing":
         example = example_of(path, str(param))
         message = f"is required, for example {example}" if example else "is required"
     return error_response(400, f"{param}: {message}" if param else message, param=param, code="invalid_parameter")
-
-
-def _no_body(first: Any, path: str) -> str:
-    if first.get("type") == "missing":
-        return f"The request has no body. Send JSON, for example {smallest_body(path)}"
-    if isinstance(first.get("input"), (str, bytes)):
-        return "The body is not read as JSON. Send it with the header `Content-Type: application/json`."
-    return f"The body must be a JSON object, for example {smallest_body(path)}"
 
 
 def _param(loc: Any) -> str | None:

@@ -137,7 +137,7 @@ def test_a_wrong_field_is_named_by_its_path_alone(client: TestClient, body: Any,
 def test_a_body_that_is_no_object(client: TestClient) -> None:
     error = error_of(client.post("/chat", json=[1]), 400)
     assert error["param"] is None
-    assert error["message"].startswith("The body must be a JSON object, for example {")
+    assert error["message"].startswith("The body must be a JSON object, not a list, for example {")
 
 
 def test_no_body_at_all_is_answered_with_one(client: TestClient) -> None:
@@ -149,7 +149,7 @@ def test_no_body_at_all_is_answered_with_one(client: TestClient) -> None:
 
 def test_a_body_that_is_not_said_to_be_json(client: TestClient) -> None:
     sent = client.post("/chat", content=b'{"messages": []}', headers={"content-type": "text/plain"})
-    assert "`Content-Type: application/json`" in error_of(sent, 400)["message"]
+    assert "`Content-Type: application/json`" in error_of(sent, 415)["message"]
 
 
 def test_a_missing_field_comes_with_an_example(client: TestClient) -> None:

@@ -47,9 +47,9 @@ def parse_object(body: bytes, example: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise _refusal(f"is not valid JSON: {error.msg}", text, error.pos) from None
     except _RefusedError as refused:
-        raise _refusal(
-            f"cannot be read: {refused.reason}", text, _where(text, lambda value: value == refused.literal)
-        ) from None
+        literal = refused.literal
+        at = _where(text, lambda value: value == literal)
+        raise _refusal(f"cannot be read: {refused.reason}", text, at) from None
     except ValueError:  # Python's own bound on the digits of a number
         at = _where(text, lambda value: value.lstrip("-").isdigit() and len(value) > 1000)
         raise _refusal("cannot be read: a number has too many digits", text, at) from None

@@ -4,10 +4,14 @@ vLLM's request models validate some fields only when they are read (lists of con
 deep inside, where a failure is nobody's 400 any more. The messages name the field and say nothing of types.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any
 
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+
+MAX_CHOICES = 128
+"""OpenAI's bound on `n`. vLLM's own is 16,384, each an answer of its own: one request would fill an engine for long."""
 
 # Tokenizers take 32-bit ids; what is larger raises out of the replica instead of being refused.
 _MAX_TOKEN_ID = (1 << 31) - 1
@@ -15,6 +19,8 @@ _LAZY_FIELDS = ("content", "tool_calls")
 # What is sent to the engine goes there in msgpack. Prompts do not: they are tokenised first.
 _PROMPTS = {"messages", "prompt", "input", "text_1", "text_2", "tokens", "tools"}
 _MSGPACK_INTEGERS = range(-(1 << 63), 1 << 64)
+_UNENCODABLE = "the text holds characters that cannot be encoded (lone surrogates)."
+_TOO_LARGE = "numbers must fit into 64 bits."
 
 
 def check_body(body: Any) -> None:
@@ -28,38 +34,52 @@ def check_body(body: Any) -> None:
             for field in _LAZY_FIELDS:
                 _read(message, field, f"messages[{index}].{field}")
     for field in getattr(body, "model_fields_set", set()):
-        if any(not _encodable(text) for text in _texts(getattr(body, field, None))):
-            raise HTTPException(400, f"{field}: the text holds characters that cannot be encoded (lone surrogates).")
-    for field in getattr(body, "model_fields_set", set()) - _PROMPTS:
-        if any(number not in _MSGPACK_INTEGERS for number in _integers(getattr(body, field, None))):
-            raise HTTPException(400, f"{field}: numbers must fit into 64 bits.")
-    tokens = getattr(body, "tokens", None)
-    if isinstance(tokens, list) and any(token > _MAX_TOKEN_ID or token < 0 for token in tokens):
-        raise HTTPException(400, f"tokens: ids must lie between 0 and {_MAX_TOKEN_ID}.")
+        _check_plain(field, getattr(body, field, None))
+    n = getattr(body, "n", None)
+    if isinstance(n, int) and n > MAX_CHOICES:
+        raise HTTPException(400, f"n: at most {MAX_CHOICES} choices, not {n}.")
+    check_token_ids(getattr(body, "tokens", None), _MAX_TOKEN_ID)
 
 
-def _integers(value: object) -> Iterator[int]:
-    """Every integer anywhere in plain data."""
-    if isinstance(value, int):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _integers(inner)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from _integers(inner)
+def check_token_ids(tokens: Any, highest: int) -> None:
+    """Raises HTTPException: 400, with the first id that is not from 0 to `highest`. Whatever is no list passes."""
+    if not isinstance(tokens, list) or not tokens or (min(tokens) >= 0 and max(tokens) <= highest):
+        return
+    at, wrong = next((at, token) for at, token in enumerate(tokens) if not 0 <= token <= highest)
+    raise HTTPException(400, f"tokens[{at}]: {wrong} is no token id: they lie between 0 and {highest}.")
 
 
-def _texts(value: object) -> Iterator[str]:
-    """Every text anywhere in plain data. Lists of token ids, which are long, are passed over."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _texts(inner)
-    elif isinstance(value, (list, tuple)) and not (value and isinstance(value[0], int)):
-        for inner in value:
-            yield from _texts(inner)
+def _check_plain(field: str, value: object) -> None:
+    if fault := _fault(value, is_sent=field not in _PROMPTS):
+        raise HTTPException(400, f"{field}: {fault}")
+
+
+def _fault(value: object, *, is_sent: bool) -> str | None:
+    """What is wrong with something in plain data, keys too; numbers matter only in what `is_sent`. One loop without
+    calls or generators for the frequent kinds: it runs over every message of every request, on the event loop."""
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str):
+            if not value.isascii() and not _encodable(value):
+                return _UNENCODABLE
+        elif isinstance(value, (list, tuple)):
+            if value and type(value[0]) is int is type(value[-1]):
+                if not is_sent:
+                    continue  # token ids, which are many
+                if set(map(type, value)) == {int}:
+                    value = (min(value), max(value))
+            stack.extend(value)
+        elif isinstance(value, (int, float)):
+            if is_sent and isinstance(value, int) and value not in _MSGPACK_INTEGERS:
+                return _TOO_LARGE
+        elif isinstance(value, Mapping):
+            stack.extend(value.values())
+            if not "".join(map(str, value)).isascii():
+                stack.extend(value)
+        elif isinstance(value, BaseModel):
+            stack += [vars(value), value.model_extra]
+    return None
 
 
 def _encodable(text: str) -> bool:

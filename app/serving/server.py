@@ -5,7 +5,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from multiprocessing import util
 from typing import Any
@@ -25,8 +25,10 @@ from app.serving.engine_end import EngineEnd
 from app.serving.executor import use_one_process
 from app.serving.prefill_stats import tap_prefill_stats
 from app.serving.report_book import Origin, ReportBook
+from app.serving.request_checks import check_token_ids
 from app.serving.single_flight import SingleFlight
 from app.serving.stopping import GRACE_S, Stopping
+from app.serving.stream_preface import is_asked_for, with_preface
 from app.serving.tokenization import attach_tokenization
 from app.settings import LoraSettings
 from app.tiers.cache_spec import CacheSpec
@@ -115,10 +117,17 @@ class TieredLLMServer(LLMServer):
         return {METADATA_KEY: asdict(feed)}
 
     async def chat(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
-        return self._reported(request, await self._call(super().chat, request, raw_request_info))
+        responses = await self._call(super().chat, request, raw_request_info)
+        return self._reported(request, responses, is_asked_for(raw_request_info))
 
     async def completions(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
-        return self._reported(request, await self._call(super().completions, request, raw_request_info))
+        responses = await self._call(super().completions, request, raw_request_info)
+        return self._reported(request, responses, is_asked_for(raw_request_info))
+
+    async def detokenize(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
+        """Ray's, for ids that the tokenizer has: the others would be left out of the text without a word."""
+        check_token_ids(request.tokens, self.engine._engine_client.get_tokenizer().max_token_id)
+        return await super().detokenize(request, raw_request_info)  # type: ignore[no-any-return]
 
     async def __del__(self) -> None:
         """Serve calls it when the replica is to end. Ends the engine's process cleanly: Ray would kill it, and
@@ -162,8 +171,11 @@ class TieredLLMServer(LLMServer):
             request.cache_salt = storable_salt(request.cache_salt)
         return await method(request, raw_request_info)  # type: ignore[no-any-return]
 
-    async def _reported(self, request: Any, responses: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-        """Pass `responses` on, with the cache report written into the one that carries the usage."""
+    async def _reported(
+        self, request: Any, responses: AsyncGenerator[Any, None], with_first: bool = False
+    ) -> AsyncGenerator[Any, None]:
+        """Pass `responses` on, with the cache report written into the one that carries the usage; before the first
+        piece of a stream goes what is known by then, if it is asked for."""
         options = getattr(request, "stream_options", None)
         in_stream = bool(getattr(request, "stream", False) and options and options.include_usage)
         # Not before: the engine begins with the first step of `responses`, and a generator that is dropped before its
@@ -175,6 +187,8 @@ class TieredLLMServer(LLMServer):
                     self._report_in(response.usage, await self._report(request.request_id))
                 elif in_stream and _carries_usage(response):
                     response = await self._report_in_stream(request.request_id, response)
+                if with_first:
+                    response, with_first = with_preface(response, self._at_first_piece(request.request_id)), False
                 yield response
         finally:
             self._book.close(request.request_id)
@@ -203,6 +217,16 @@ class TieredLLMServer(LLMServer):
         numbers = (report.l0, report.l1, report.l2, report.computed)
         told = FirstToken(origin.request, seconds, *numbers, adapter=origin.adapter)
         self._announcer.first_token(told)
+
+    def _at_first_piece(self, request_id: str) -> dict[str, Any]:
+        """The report of a request with one prompt, as far as it is here; of several prompts the others are not done."""
+        prompts = self._book.peek(request_id) or []
+        if len(prompts) != 1 or self._book.is_batch(request_id):
+            return {"replica": self._replica}
+        [(internal_id, prompt)] = prompts
+        found = self._feed.peek(internal_id) if prompt.external and self._feed is not None else None
+        report = split(prompt, (found.l1_tokens, found.l2_tokens) if found else None)
+        return replace(report, replica=self._replica).details()
 
     async def _report(self, request_id: str) -> CacheReport | None:
         prompts = self._book.peek(request_id)

@@ -22,6 +22,8 @@ _KEY = re.compile(r"[a-z_][a-z0-9_]*")
 _TYPE_NAMES = {"str", "int", "float", "bool", "bytes", "none", "list", "tuple", "dict", "set"}
 # Ray appends this to messages that are otherwise meant for the client; the id is in the header x-request-id anyway.
 _NOISE = re.compile(r"\s*\(Request ID: [^)]*\)")
+# vLLM's way to say which field it means.
+_PARAMETER = re.compile(r"\s*\(parameter=(\w+)(, value=.*)?\)$", re.S)
 # What a replica or its process may raise while it is being replaced: the client should simply try again.
 UNAVAILABLE = {
     "EngineDeadError",
@@ -41,8 +43,11 @@ def error_response(status: int, message: str, *, param: str | None = None, code:
 
 
 def error_body(status: int, message: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    message = _NOISE.sub("", message).strip()
+    if said := _PARAMETER.search(message):
+        message, param = message[: said.start()], param or said[1]
     kind = _TYPES.get(status) or ("invalid_request_error" if status < 500 else "server_error")
-    return {"error": {"message": _NOISE.sub("", message).strip(), "type": kind, "param": param, "code": code}}
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -81,7 +86,8 @@ def _param(loc: Any) -> str | None:
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), error
-    response = error_response(error.status_code, _detail(request, error), code=getattr(error, "code", None))
+    param, code = getattr(error, "param", None), getattr(error, "code", None)
+    response = error_response(error.status_code, _detail(request, error), param=param, code=code)
     response.headers.update(error.headers or {})
     return response
 
@@ -155,7 +161,8 @@ def response_to(error: Exception) -> Response:
         return error_response(overloaded.status_code, overloaded.detail, code=overloaded.code)
     status = getattr(error, "status_code", None)
     if isinstance(status, int) and 400 <= status < 500:
-        return error_response(status, message_of(error))
+        cause = getattr(error, "cause", error)
+        return error_response(status, message_of(error), param=getattr(cause, "param", None))
     if "UnicodeEncodeError" in names:
         return error_response(400, "The text holds characters that cannot be encoded (lone surrogates).")
     if names & UNAVAILABLE:

@@ -13,6 +13,21 @@ from starlette.exceptions import HTTPException
 MAX_CHOICES = 128
 """OpenAI's bound on `n`. vLLM's own is 16,384, each an answer of its own: one request would fill an engine for long."""
 
+
+class FieldError(HTTPException):
+    """The field at `path` in the body holds what no engine can serve."""
+
+    code = "invalid_parameter"
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(400, f"{path}: {message}")
+        self.param = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Made anew from its two arguments where it arrives: it may be raised in a replica."""
+        return FieldError, tuple(self.detail.split(": ", 1))
+
+
 # Tokenizers take 32-bit ids; what is larger raises out of the replica instead of being refused.
 _MAX_TOKEN_ID = (1 << 31) - 1
 _LAZY_FIELDS = ("content", "tool_calls")
@@ -27,7 +42,7 @@ def check_body(body: Any) -> None:
     """Read the lazy fields of `body` (mutated: they become lists) and refuse what cannot be read.
 
     Raises:
-        HTTPException: 400, with the path of the field.
+        FieldError: 400, with the path of the field.
     """
     for index, message in enumerate(getattr(body, "messages", None) or ()):
         if isinstance(message, MutableMapping):
@@ -37,21 +52,21 @@ def check_body(body: Any) -> None:
         _check_plain(field, getattr(body, field, None))
     n = getattr(body, "n", None)
     if isinstance(n, int) and n > MAX_CHOICES:
-        raise HTTPException(400, f"n: at most {MAX_CHOICES} choices, not {n}.")
+        raise FieldError("n", f"at most {MAX_CHOICES} choices, not {n}.")
     check_token_ids(getattr(body, "tokens", None), _MAX_TOKEN_ID)
 
 
 def check_token_ids(tokens: Any, highest: int) -> None:
-    """Raises HTTPException: 400, with the first id that is not from 0 to `highest`. Whatever is no list passes."""
+    """Raises FieldError: the first id that is not from 0 to `highest`. Whatever is no list passes."""
     if not isinstance(tokens, list) or not tokens or (min(tokens) >= 0 and max(tokens) <= highest):
         return
     at, wrong = next((at, token) for at, token in enumerate(tokens) if not 0 <= token <= highest)
-    raise HTTPException(400, f"tokens[{at}]: {wrong} is no token id: they lie between 0 and {highest}.")
+    raise FieldError(f"tokens[{at}]", f"{wrong} is no token id: they lie between 0 and {highest}.")
 
 
 def _check_plain(field: str, value: object) -> None:
     if fault := _fault(value, is_sent=field not in _PROMPTS):
-        raise HTTPException(400, f"{field}: {fault}")
+        raise FieldError(field, fault)
 
 
 def _fault(value: object, *, is_sent: bool) -> str | None:
@@ -99,4 +114,4 @@ def _read(message: MutableMapping[str, Any], field: str, path: str) -> None:
     try:
         message[field] = list(value)
     except ValueError:
-        raise HTTPException(400, f"{path}: not a list of valid parts.") from None
+        raise FieldError(path, "not a list of valid parts.") from None

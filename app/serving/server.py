@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import asdict, replace
-from functools import partial
+from functools import cached_property, partial
 from multiprocessing import util
 from typing import Any
 from uuid import uuid4
@@ -126,8 +126,13 @@ class TieredLLMServer(LLMServer):
 
     async def detokenize(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
         """Ray's, for ids that the tokenizer has: the others would be left out of the text without a word."""
-        check_token_ids(request.tokens, self.engine._engine_client.get_tokenizer().max_token_id)
+        check_token_ids(request.tokens, self._highest_token_id)
         return await super().detokenize(request, raw_request_info)  # type: ignore[no-any-return]
+
+    @cached_property
+    def _highest_token_id(self) -> int:
+        """vLLM's own `max_token_id` may be one that does not exist: it takes the size of the vocabulary for one."""
+        return int(max(self.engine._engine_client.get_tokenizer().get_vocab().values()))
 
     async def __del__(self) -> None:
         """Serve calls it when the replica is to end. Ends the engine's process cleanly: Ray would kill it, and

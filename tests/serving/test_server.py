@@ -132,7 +132,7 @@ async def test_a_lookup_that_was_told_of_is_still_there_for_the_usage() -> None:
 
 async def test_ids_that_the_tokenizer_does_not_have_are_refused() -> None:
     replica = Replica()
-    tokenizer = SimpleNamespace(max_token_id=99)
+    tokenizer = SimpleNamespace(max_token_id=100, get_vocab=lambda: {"a": 0, "z": 99})
     replica.engine = SimpleNamespace(_engine_client=SimpleNamespace(get_tokenizer=lambda: tokenizer))
     with pytest.raises(HTTPException, match=r"tokens\[1\]: 100 is no token id: they lie between 0 and 99"):
         await replica.detokenize(SimpleNamespace(tokens=[99, 100]))

@@ -19,6 +19,8 @@ MAX_DEPTH = 100
 
 _STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"'
 _BRACKETS = re.compile(_STRING + r"|[\[\]{}]", re.S)
+_BRACKET = re.compile(r"[\[\]{}]")
+_TOO_DEEP = f"cannot be read: lists and objects nest deeper than {MAX_DEPTH} levels"
 _VALUES = re.compile(_STRING + r'|[^"\s,:\[\]{}]+', re.S)
 _KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
@@ -68,19 +70,25 @@ def _text(body: bytes) -> str:
 
 
 def _check_depth(text: str) -> None:
-    """Before anything recurses. Only a body with many brackets is looked through."""
+    """Before anything recurses. Only a body with many brackets is looked through, and only at what lies outside of its
+    strings: the odd pieces between quotation marks, without those that are escaped."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
+    outside = "".join(text.replace("\\\\", "").replace('\\"', "").split('"')[::2])
+    depth = 0
+    for bracket in _BRACKET.findall(outside):
+        depth += 1 if bracket in "[{" else -1
+        if depth > MAX_DEPTH:
+            raise _refusal(_TOO_DEEP, text, _too_deep_at(text))
+
+
+def _too_deep_at(text: str) -> int | None:
     depth = 0
     for found in _BRACKETS.finditer(text):
-        bracket = found[0]
-        if bracket in "[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                reason = f"cannot be read: lists and objects nest deeper than {MAX_DEPTH} levels"
-                raise _refusal(reason, text, found.start())
-        elif bracket in "]}":
-            depth -= 1
+        depth += (found[0] in "[{") - (found[0] in "]}")
+        if depth > MAX_DEPTH:
+            return found.start()
+    return None
 
 
 def _where(text: str, is_it: Callable[[str], bool]) -> int | None:

@@ -47,7 +47,7 @@ def check_body(body: Any) -> None:
     for index, message in enumerate(getattr(body, "messages", None) or ()):
         if isinstance(message, MutableMapping):
             for field in _LAZY_FIELDS:
-                _read(message, field, f"messages[{index}].{field}")
+                _read(message, field, index)
     for field in getattr(body, "model_fields_set", set()):
         _check_plain(field, getattr(body, field, None))
     n = getattr(body, "n", None)
@@ -107,11 +107,11 @@ def _encodable(text: str) -> bool:
     return True
 
 
-def _read(message: MutableMapping[str, Any], field: str, path: str) -> None:
+def _read(message: MutableMapping[str, Any], field: str, index: int) -> None:
     value = message.get(field)
     if value is None or isinstance(value, (str, list)) or not isinstance(value, Iterable):
         return
     try:
         message[field] = list(value)
     except ValueError:
-        raise FieldError(path, "not a list of valid parts.") from None
+        raise FieldError(f"messages[{index}].{field}", "not a list of valid parts.") from None

@@ -54,6 +54,9 @@ def test_depth_is_bounded_and_what_is_not_deep_is_not_refused(begin: bytes, end:
     for levels in (MAX_DEPTH + 1, 100_000):
         assert f"deeper than {MAX_DEPTH} levels at line 1, column " in refusal(nested(levels))
     parse_object(nested(MAX_DEPTH), "")
+    quoted = b'"\\\\\\"", "\\\\", "[[", ' * MAX_DEPTH
+    assert "deeper than" in refusal(b'{"a": [' + quoted + b"[" * MAX_DEPTH)
+    parse_object(b'{"a": [' + quoted + b"1]}", "")
     parse_object(b'{"a": [' + b"[],{}," * MAX_DEPTH + b'"[[[{{{\\"[[["]}', "")
 
 

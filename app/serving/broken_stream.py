@@ -10,12 +10,14 @@ from collections.abc import AsyncIterable, AsyncIterator
 from typing import Any
 
 from app.serving.http_errors import UNAVAILABLE, error_body
+from app.serving.stopping import StoppedError
 
 logger = logging.getLogger(__name__)
 
 # An event that holds an error. Quotes and line ends inside of generated text are escaped, so no text looks like this.
 _ERROR_EVENT = re.compile(r"^data: (\{\"error\".*)$", re.M)
 _LOST = "The replica that wrote this answer was lost in the middle of it. Send the request again."
+_STOPPED = "The server was stopped in the middle of this answer. Send the request again."
 _FAILED = "The server failed to finish this answer."
 # What vllm 0.29.0 says of an engine that died (tests/private_symbols).
 ENGINE_DIED = "EngineCore encountered an issue"
@@ -46,8 +48,15 @@ async def honest(pieces: AsyncIterable[Any]) -> AsyncIterator[Any]:
             return
     except Exception as error:
         logger.exception("a stream broke")
-        names = {cls.__name__ for cls in type(error).__mro__}
-        yield _event(503, _LOST) if names & UNAVAILABLE else _event(500, _FAILED)
+        yield _event(*_broken_by(error))
+
+
+def _broken_by(error: Exception) -> tuple[int, str]:
+    """By name: exceptions of other processes arrive as classes made on the fly."""
+    names = {cls.__name__ for cls in type(error).__mro__}
+    if StoppedError.__name__ in names:
+        return 503, _STOPPED
+    return (503, _LOST) if names & UNAVAILABLE else (500, _FAILED)
 
 
 def _event(status: int, message: str) -> str:

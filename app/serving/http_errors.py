@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.serving.examples import ENDPOINTS, example_of, smallest_body
+from app.serving.strict_route import StrictRoute
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +22,8 @@ _KEY = re.compile(r"[a-z_][a-z0-9_]*")
 _TYPE_NAMES = {"str", "int", "float", "bool", "bytes", "none", "list", "tuple", "dict", "set"}
 # Ray appends this to messages that are otherwise meant for the client; the id is in the header x-request-id anyway.
 _NOISE = re.compile(r"\s*\(Request ID: [^)]*\)")
+# vLLM's way to say which field it means.
+_PARAMETER = re.compile(r"\s*\(parameter=(\w+)(, value=.*)?\)$", re.S)
 # What a replica or its process may raise while it is being replaced: the client should simply try again.
 UNAVAILABLE = {
     "EngineDeadError",
@@ -30,6 +33,7 @@ UNAVAILABLE = {
     "ActorDiedError",
     "ActorUnavailableError",
     "ReplicaUnavailableError",
+    "StoppedError",
 }
 
 
@@ -39,12 +43,16 @@ def error_response(status: int, message: str, *, param: str | None = None, code:
 
 
 def error_body(status: int, message: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    message = _NOISE.sub("", message).strip()
+    if said := _PARAMETER.search(message):
+        message, param = message[: said.start()], param or said[1]
     kind = _TYPES.get(status) or ("invalid_request_error" if status < 500 else "server_error")
-    return {"error": {"message": _NOISE.sub("", message).strip(), "type": kind, "param": param, "code": code}}
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Make every way that a request to `app` can fail end in `error_response`."""
+    """Make every way that a request to `app` can fail end in `error_response`. Before its routes are added."""
+    app.router.route_class = StrictRoute
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_middleware(_LastResort)
@@ -53,26 +61,16 @@ def install_error_handlers(app: FastAPI) -> None:
 async def _on_invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError), error
     first = error.errors()[0] if error.errors() else {}
-    if first.get("type") == "json_invalid":
-        reason = (first.get("ctx") or {}).get("error", "it does not parse")
-        return error_response(400, f"The body is not valid JSON: {reason}.", code="invalid_json")
     path, loc = request.url.path, tuple(first.get("loc", ()))
     if loc == ("body",):
-        return error_response(400, _no_body(first, path), code="invalid_body")
+        message = f"The request has no body. Send JSON, for example {smallest_body(path)}"
+        return error_response(400, message, code="invalid_body")
     param = _param(loc)
     message = str(first.get("msg", "The request is not valid.")).removeprefix("Value error, ")
     if first.get("type") == "missing":
         example = example_of(path, str(param))
         message = f"is required, for example {example}" if example else "is required"
     return error_response(400, f"{param}: {message}" if param else message, param=param, code="invalid_parameter")
-
-
-def _no_body(first: Any, path: str) -> str:
-    if first.get("type") == "missing":
-        return f"The request has no body. Send JSON, for example {smallest_body(path)}"
-    if isinstance(first.get("input"), (str, bytes)):
-        return "The body is not read as JSON. Send it with the header `Content-Type: application/json`."
-    return f"The body must be a JSON object, for example {smallest_body(path)}"
 
 
 def _param(loc: Any) -> str | None:
@@ -88,7 +86,8 @@ def _param(loc: Any) -> str | None:
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), error
-    response = error_response(error.status_code, _detail(request, error), code=getattr(error, "code", None))
+    param, code = getattr(error, "param", None), getattr(error, "code", None)
+    response = error_response(error.status_code, _detail(request, error), param=param, code=code)
     response.headers.update(error.headers or {})
     return response
 
@@ -162,7 +161,8 @@ def response_to(error: Exception) -> Response:
         return error_response(overloaded.status_code, overloaded.detail, code=overloaded.code)
     status = getattr(error, "status_code", None)
     if isinstance(status, int) and 400 <= status < 500:
-        return error_response(status, message_of(error))
+        cause = getattr(error, "cause", error)
+        return error_response(status, message_of(error), param=getattr(cause, "param", None))
     if "UnicodeEncodeError" in names:
         return error_response(400, "The text holds characters that cannot be encoded (lone surrogates).")
     if names & UNAVAILABLE:

@@ -6,6 +6,7 @@ Endpoints, parsing and streaming are Ray's. This adds what happens on the way in
 
 import logging
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from ray.serve.llm.ingress import OpenAiIngress, make_fastapi_ingress
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from app.cache_report import CACHE_HEADER, REPLICA_HEADER, ROUTING_HEADER, CacheReport, from_details
+from app.cache_report import CACHE_HEADER, REPLICA_HEADER, ROUTING_HEADER, from_details
 from app.routing.core import RoutingCore
 from app.routing.registry import find_core, set_tokenizer
 from app.serving.adapters import adapters_of
@@ -30,6 +31,8 @@ from app.serving.http_errors import PARSED, ModelNotFound, Overloaded, install_e
 from app.serving.llm_config import deployment_name
 from app.serving.request_checks import check_body
 from app.serving.second_try import with_second_try
+from app.serving.stopping import GRACE_S, Stopping
+from app.serving.stream_preface import ASKING_HEADER, take_preface
 from app.settings import AuthSettings, LoraSettings, Settings
 
 logger = logging.getLogger("tierserve.routing")
@@ -59,11 +62,15 @@ class TieredIngress(OpenAiIngress):
         *,
         adapters: Mapping[str, LoraSettings] | None = None,
         tokenized: Mapping[str, LLMConfig] | None = None,
+        grace_s: float = GRACE_S,
         **kwargs: Any,
     ) -> None:
-        """`adapters`: of the models that have some. `tokenized`: the models whose routing strategy wants token ids."""
+        """`adapters`: of the models that have some. `tokenized`: the models whose routing strategy wants token ids.
+        `grace_s`: for answers under way when Serve stops this replica."""
         super().__init__(llm_deployments, model_cards, **kwargs)
         self._model_ids = list(model_cards)
+        self._stopping = Stopping(grace_s)
+        self._created = int(time.time())
         self._adapters = {model: adapters_of(lora) for model, lora in (adapters or {}).items()}
         for model, config in (tokenized or {}).items():
             place = (serve.get_replica_context().app_name, deployment_name(model))
@@ -72,19 +79,22 @@ class TieredIngress(OpenAiIngress):
     async def health(self) -> dict[str, str]:
         return {"status": "ok"}
 
-    async def model(self, model_id: str) -> Any:
-        """Ray's card of a model; of an adapter its model's, under the adapter's name."""
+    async def model(self, model_id: str) -> dict[str, Any] | None:
+        """Ray's card of a model, and since when it is served here; of an adapter its model's, under its name."""
         base = model_id.partition(":")[0]
         card = await super().model(base)
-        if base == model_id or card is None:
-            return card
-        return card.model_copy(update={"id": model_id, "metadata": {**card.metadata, "base_model_id": base}})
+        if card is None:
+            return None
+        fields: dict[str, Any] = {**card.model_dump(), "created": self._created}
+        if base == model_id:
+            return fields
+        return fields | {"id": model_id, "metadata": {**card.metadata, "base_model_id": base}}
 
-    async def models(self) -> Any:
-        listed = await super().models()
+    async def models(self) -> dict[str, Any]:
+        names = list(self._model_ids)
         for base, adapters in self._adapters.items():
-            listed.data += [await self.model(f"{base}:{name}") for name in await adapters.names()]
-        return listed
+            names += [f"{base}:{name}" for name in await adapters.names()]
+        return {"object": "list", "data": [await self.model(name) for name in names]}
 
     async def model_data(self, model: str) -> Any:
         await self._check_model(model)
@@ -99,22 +109,25 @@ class TieredIngress(OpenAiIngress):
         check_body(body)
         if raw_request is not None and hasattr(body, "cache_salt"):
             body.cache_salt = tenant_salt(getattr(raw_request.state, "tenant", None), body.cache_salt)
-        ask = partial(super()._get_response, body=body, call_method=call_method, raw_request=raw_request)
-        async for response in _refusals(with_second_try(ask)):
-            details = getattr(getattr(response, "usage", None), "prompt_tokens_details", None)
-            report = from_details(details.model_dump()) if details is not None else None
-            if raw_request is not None and report is not None:
-                raw_request.state.report = report
+        handed_on = _asking(raw_request) if raw_request is not None and getattr(body, "stream", False) else raw_request
+        ask = partial(super()._get_response, body=body, call_method=call_method, raw_request=handed_on)
+        async for response in self._stopping.bounded(_refusals(with_second_try(ask))):
+            details, response = take_preface(response)
+            if (counted := getattr(getattr(response, "usage", None), "prompt_tokens_details", None)) is not None:
+                details = counted.model_dump()
+            if raw_request is not None and details:
+                raw_request.state.details = details
             yield response
 
     async def _process_llm_request(self, body: Any, call_method: str, raw_request: Request | None = None) -> Response:
         response: Response = await super()._process_llm_request(body, call_method, raw_request)
-        report: CacheReport | None = getattr(raw_request.state, "report", None) if raw_request is not None else None
+        details = getattr(raw_request.state, "details", {}) if raw_request is not None else {}
         if isinstance(response, StreamingResponse):
             response.body_iterator = honest(response.body_iterator)
-        if report is not None:
+        if (report := from_details(details)) is not None:
             response.headers[CACHE_HEADER] = report.header()
-            response.headers[REPLICA_HEADER] = report.replica
+        if replica := details.get("replica"):
+            response.headers[REPLICA_HEADER] = replica
         if raw_request is not None and (explained := self._explain(body.model, raw_request)):
             response.headers[ROUTING_HEADER] = explained
         return response
@@ -149,6 +162,11 @@ def application(auth: AuthSettings) -> FastAPI:
     # Around all of it, so that a browser may read refusals and errors too.
     app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"])
     return app
+
+
+def _asking(request: Request) -> Request:
+    """The same request, asking its replica for what the headers of a stream tell."""
+    return Request({**request.scope, "headers": [*request.headers.raw, (ASKING_HEADER.encode(), b"1")]})
 
 
 def _provide_tokenizer(app: str, deployment: str, config: LLMConfig) -> None:

@@ -60,6 +60,11 @@ class ReportBook:
         entry = self._open[request_id]
         return None if entry.ambiguous else list(entry.prompts.values())
 
+    def is_batch(self, request_id: str) -> bool:
+        """Whether it has several prompts, as far as is known of it."""
+        origin = self._open[request_id].origin
+        return origin is not None and origin.is_batch
+
     def close(self, request_id: str) -> None:
         entry = self._open[request_id]
         entry.holders -= 1

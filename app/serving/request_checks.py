@@ -4,10 +4,29 @@ vLLM's request models validate some fields only when they are read (lists of con
 deep inside, where a failure is nobody's 400 any more. The messages name the field and say nothing of types.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any
 
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+
+MAX_CHOICES = 128
+"""OpenAI's bound on `n`. vLLM's own is 16,384, each an answer of its own: one request would fill an engine for long."""
+
+
+class FieldError(HTTPException):
+    """The field at `path` in the body holds what no engine can serve."""
+
+    code = "invalid_parameter"
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(400, f"{path}: {message}")
+        self.param = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Made anew from its two arguments where it arrives: it may be raised in a replica."""
+        return FieldError, tuple(self.detail.split(": ", 1))
+
 
 # Tokenizers take 32-bit ids; what is larger raises out of the replica instead of being refused.
 _MAX_TOKEN_ID = (1 << 31) - 1
@@ -15,51 +34,67 @@ _LAZY_FIELDS = ("content", "tool_calls")
 # What is sent to the engine goes there in msgpack. Prompts do not: they are tokenised first.
 _PROMPTS = {"messages", "prompt", "input", "text_1", "text_2", "tokens", "tools"}
 _MSGPACK_INTEGERS = range(-(1 << 63), 1 << 64)
+_UNENCODABLE = "the text holds characters that cannot be encoded (lone surrogates)."
+_TOO_LARGE = "numbers must fit into 64 bits."
 
 
 def check_body(body: Any) -> None:
     """Read the lazy fields of `body` (mutated: they become lists) and refuse what cannot be read.
 
     Raises:
-        HTTPException: 400, with the path of the field.
+        FieldError: 400, with the path of the field.
     """
     for index, message in enumerate(getattr(body, "messages", None) or ()):
         if isinstance(message, MutableMapping):
             for field in _LAZY_FIELDS:
-                _read(message, field, f"messages[{index}].{field}")
+                _read(message, field, index)
     for field in getattr(body, "model_fields_set", set()):
-        if any(not _encodable(text) for text in _texts(getattr(body, field, None))):
-            raise HTTPException(400, f"{field}: the text holds characters that cannot be encoded (lone surrogates).")
-    for field in getattr(body, "model_fields_set", set()) - _PROMPTS:
-        if any(number not in _MSGPACK_INTEGERS for number in _integers(getattr(body, field, None))):
-            raise HTTPException(400, f"{field}: numbers must fit into 64 bits.")
-    tokens = getattr(body, "tokens", None)
-    if isinstance(tokens, list) and any(token > _MAX_TOKEN_ID or token < 0 for token in tokens):
-        raise HTTPException(400, f"tokens: ids must lie between 0 and {_MAX_TOKEN_ID}.")
+        _check_plain(field, getattr(body, field, None))
+    n = getattr(body, "n", None)
+    if isinstance(n, int) and n > MAX_CHOICES:
+        raise FieldError("n", f"at most {MAX_CHOICES} choices, not {n}.")
+    check_token_ids(getattr(body, "tokens", None), _MAX_TOKEN_ID)
 
 
-def _integers(value: object) -> Iterator[int]:
-    """Every integer anywhere in plain data."""
-    if isinstance(value, int):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _integers(inner)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from _integers(inner)
+def check_token_ids(tokens: Any, highest: int) -> None:
+    """Raises FieldError: the first id that is not from 0 to `highest`. Whatever is no list passes."""
+    if not isinstance(tokens, list) or not tokens or (min(tokens) >= 0 and max(tokens) <= highest):
+        return
+    at, wrong = next((at, token) for at, token in enumerate(tokens) if not 0 <= token <= highest)
+    raise FieldError(f"tokens[{at}]", f"{wrong} is no token id: they lie between 0 and {highest}.")
 
 
-def _texts(value: object) -> Iterator[str]:
-    """Every text anywhere in plain data. Lists of token ids, which are long, are passed over."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _texts(inner)
-    elif isinstance(value, (list, tuple)) and not (value and isinstance(value[0], int)):
-        for inner in value:
-            yield from _texts(inner)
+def _check_plain(field: str, value: object) -> None:
+    if fault := _fault(value, is_sent=field not in _PROMPTS):
+        raise FieldError(field, fault)
+
+
+def _fault(value: object, *, is_sent: bool) -> str | None:
+    """What is wrong with something in plain data, keys too; numbers matter only in what `is_sent`. One loop without
+    calls or generators for the frequent kinds: it runs over every message of every request, on the event loop."""
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str):
+            if not value.isascii() and not _encodable(value):
+                return _UNENCODABLE
+        elif isinstance(value, (list, tuple)):
+            if value and type(value[0]) is int is type(value[-1]):
+                if not is_sent:
+                    continue  # token ids, which are many
+                if set(map(type, value)) == {int}:
+                    value = (min(value), max(value))
+            stack.extend(value)
+        elif isinstance(value, (int, float)):
+            if is_sent and isinstance(value, int) and value not in _MSGPACK_INTEGERS:
+                return _TOO_LARGE
+        elif isinstance(value, Mapping):
+            stack.extend(value.values())
+            if not "".join(map(str, value)).isascii():
+                stack.extend(value)
+        elif isinstance(value, BaseModel):
+            stack += [vars(value), value.model_extra]
+    return None
 
 
 def _encodable(text: str) -> bool:
@@ -72,11 +107,11 @@ def _encodable(text: str) -> bool:
     return True
 
 
-def _read(message: MutableMapping[str, Any], field: str, path: str) -> None:
+def _read(message: MutableMapping[str, Any], field: str, index: int) -> None:
     value = message.get(field)
     if value is None or isinstance(value, (str, list)) or not isinstance(value, Iterable):
         return
     try:
         message[field] = list(value)
     except ValueError:
-        raise HTTPException(400, f"{path}: not a list of valid parts.") from None
+        raise FieldError(f"messages[{index}].{field}", "not a list of valid parts.") from None

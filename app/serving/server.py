@@ -5,8 +5,8 @@ import json
 import logging
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, replace
+from functools import cached_property, partial
 from multiprocessing import util
 from typing import Any
 from uuid import uuid4
@@ -25,6 +25,10 @@ from app.serving.engine_end import EngineEnd
 from app.serving.executor import use_one_process
 from app.serving.prefill_stats import tap_prefill_stats
 from app.serving.report_book import Origin, ReportBook
+from app.serving.request_checks import check_token_ids
+from app.serving.single_flight import SingleFlight
+from app.serving.stopping import GRACE_S, Stopping
+from app.serving.stream_preface import is_asked_for, with_preface
 from app.serving.tokenization import attach_tokenization
 from app.settings import LoraSettings
 from app.tiers.cache_spec import CacheSpec
@@ -52,11 +56,13 @@ class TieredLLMServer(LLMServer):
         cache: CacheSpec | None = None,
         kv_events: bool = False,
         lora: LoraSettings | None = None,
+        grace_s: float = GRACE_S,
         **kwargs: Any,
     ) -> None:
         context = serve.get_replica_context()
         self._replica = context.replica_id.unique_id
         self._book = ReportBook()
+        self._stopping = Stopping(grace_s)
         self._lease: CacheLease | None = None
         self._feed: LookupFeed | None = None
         if cache is not None:
@@ -69,7 +75,7 @@ class TieredLLMServer(LLMServer):
             llm_config.update_engine_kwargs(kv_events_config=self._announcer.engine_arguments())
         if llm_config.accelerator_config.kind == "cpu":
             use_one_process(llm_config)
-        self._resolving = asyncio.Lock()
+        self._resolving = SingleFlight()
         await super().__init__(llm_config, model_downloader=partial(self._loader, lora), **kwargs)
         tap_prefill_stats(self.engine._engine_client, self._on_prefill)
         attach_tokenization(self.engine)
@@ -82,17 +88,21 @@ class TieredLLMServer(LLMServer):
         return self._adapters
 
     async def _maybe_resolve_lora_from_multiplex(self) -> None:
-        """Ray's, one at a time: vLLM refuses to load an adapter twice, which two first requests at once would ask for.
+        """Ray's, once at a time for each adapter: vLLM refuses to load one twice, which two first requests at once
+        would ask for, and Ray would never again tell routers that it is gone.
+
+        Different adapters do not wait for each other here. Where they must, Ray and vLLM see to it: Ray copies one at
+        a time, and vLLM's engine takes one at a time between its steps. For a loaded one nothing is waited for.
 
         Raises HTTPException: there is no such adapter (404), or vLLM cannot load it (400, with its reason).
         """
-        if not serve.get_multiplexed_model_id():
+        adapter = serve.get_multiplexed_model_id()
+        if not adapter:
             return
-        async with self._resolving:
-            try:
-                await super()._maybe_resolve_lora_from_multiplex()
-            except ValueError as error:
-                raise HTTPException(400, str(error)) from error
+        try:
+            await self._resolving.run(adapter, super()._maybe_resolve_lora_from_multiplex)
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from error
 
     def record_replica_metadata(self) -> dict[str, Any]:
         """Ray Serve asks once, when the replica is ready, and gives it to every router: where this replica is heard."""
@@ -107,10 +117,22 @@ class TieredLLMServer(LLMServer):
         return {METADATA_KEY: asdict(feed)}
 
     async def chat(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
-        return self._reported(request, await self._call(super().chat, request, raw_request_info))
+        responses = await self._call(super().chat, request, raw_request_info)
+        return self._reported(request, responses, is_asked_for(raw_request_info))
 
     async def completions(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
-        return self._reported(request, await self._call(super().completions, request, raw_request_info))
+        responses = await self._call(super().completions, request, raw_request_info)
+        return self._reported(request, responses, is_asked_for(raw_request_info))
+
+    async def detokenize(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
+        """Ray's, for ids that the tokenizer has: the others would be left out of the text without a word."""
+        check_token_ids(request.tokens, self._highest_token_id)
+        return await super().detokenize(request, raw_request_info)  # type: ignore[no-any-return]
+
+    @cached_property
+    def _highest_token_id(self) -> int:
+        """vLLM's own `max_token_id` may be one that does not exist: it takes the size of the vocabulary for one."""
+        return int(max(self.engine._engine_client.get_tokenizer().get_vocab().values()))
 
     async def __del__(self) -> None:
         """Serve calls it when the replica is to end. Ends the engine's process cleanly: Ray would kill it, and
@@ -154,19 +176,24 @@ class TieredLLMServer(LLMServer):
             request.cache_salt = storable_salt(request.cache_salt)
         return await method(request, raw_request_info)  # type: ignore[no-any-return]
 
-    async def _reported(self, request: Any, responses: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-        """Pass `responses` on, with the cache report written into the one that carries the usage."""
+    async def _reported(
+        self, request: Any, responses: AsyncGenerator[Any, None], with_first: bool = False
+    ) -> AsyncGenerator[Any, None]:
+        """Pass `responses` on, with the cache report written into the one that carries the usage; before the first
+        piece of a stream goes what is known by then, if it is asked for."""
         options = getattr(request, "stream_options", None)
         in_stream = bool(getattr(request, "stream", False) and options and options.include_usage)
         # Not before: the engine begins with the first step of `responses`, and a generator that is dropped before its
         # own first step never reaches its `finally`.
         self._book.open(request.request_id, self._origin(request))
         try:
-            async for response in responses:
+            async for response in self._stopping.bounded(responses):
                 if getattr(response, "usage", None) is not None:
                     self._report_in(response.usage, await self._report(request.request_id))
                 elif in_stream and _carries_usage(response):
                     response = await self._report_in_stream(request.request_id, response)
+                if with_first:
+                    response, with_first = with_preface(response, self._at_first_piece(request.request_id)), False
                 yield response
         finally:
             self._book.close(request.request_id)
@@ -195,6 +222,16 @@ class TieredLLMServer(LLMServer):
         numbers = (report.l0, report.l1, report.l2, report.computed)
         told = FirstToken(origin.request, seconds, *numbers, adapter=origin.adapter)
         self._announcer.first_token(told)
+
+    def _at_first_piece(self, request_id: str) -> dict[str, Any]:
+        """The report of a request with one prompt, as far as it is here; of several prompts the others are not done."""
+        prompts = self._book.peek(request_id) or []
+        if len(prompts) != 1 or self._book.is_batch(request_id):
+            return {"replica": self._replica}
+        [(internal_id, prompt)] = prompts
+        found = self._feed.peek(internal_id) if prompt.external and self._feed is not None else None
+        report = split(prompt, (found.l1_tokens, found.l2_tokens) if found else None)
+        return replace(report, replica=self._replica).details()
 
     async def _report(self, request_id: str) -> CacheReport | None:
         prompts = self._book.peek(request_id)

@@ -1,6 +1,7 @@
 """Whatever goes wrong, a client reads OpenAI's error shape, and no name of ours, Ray's or Python's in it."""
 
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from vllm.exceptions import VLLMValidationError
 
 from app.serving.examples import example_of, smallest_body
 from app.serving.http_errors import ModelNotFound, install_error_handlers
+from app.serving.request_checks import FieldError
 
 
 class Image(BaseModel):
@@ -137,7 +139,7 @@ def test_a_wrong_field_is_named_by_its_path_alone(client: TestClient, body: Any,
 def test_a_body_that_is_no_object(client: TestClient) -> None:
     error = error_of(client.post("/chat", json=[1]), 400)
     assert error["param"] is None
-    assert error["message"].startswith("The body must be a JSON object, for example {")
+    assert error["message"].startswith("The body must be a JSON object, not a list, for example {")
 
 
 def test_no_body_at_all_is_answered_with_one(client: TestClient) -> None:
@@ -149,7 +151,7 @@ def test_no_body_at_all_is_answered_with_one(client: TestClient) -> None:
 
 def test_a_body_that_is_not_said_to_be_json(client: TestClient) -> None:
     sent = client.post("/chat", content=b'{"messages": []}', headers={"content-type": "text/plain"})
-    assert "`Content-Type: application/json`" in error_of(sent, 400)["message"]
+    assert "`Content-Type: application/json`" in error_of(sent, 415)["message"]
 
 
 def test_a_missing_field_comes_with_an_example(client: TestClient) -> None:
@@ -198,6 +200,20 @@ def test_http_exceptions_keep_status_and_headers(client: TestClient) -> None:
 def test_refusals_by_the_engine_are_the_clients_to_read(client: TestClient, wrap: Any) -> None:
     error = error_of(raised(client, wrap(RefusedError(400, "The prompt is too long. (Request ID: ab)"))), 400)
     assert (error["message"], error["type"]) == ("The prompt is too long.", "invalid_request_error")
+
+
+@pytest.mark.parametrize("wrap", [lambda error: error, in_replica], ids=["here", "in a replica"])
+def test_a_field_that_vllm_names_in_its_message_is_the_param(client: TestClient, wrap: Any) -> None:
+    said = "n must be positive, got (0). (parameter=n, value=(0)) (Request ID: ab)"
+    error = error_of(raised(client, wrap(RefusedError(400, said))), 400)
+    assert (error["message"], error["param"]) == ("n must be positive, got (0).", "n")
+
+
+@pytest.mark.parametrize("wrap", [lambda error: error, in_replica], ids=["here", "in a replica"])
+def test_a_field_that_a_check_of_ours_refuses_is_the_param(client: TestClient, wrap: Any) -> None:
+    refused = pickle.loads(pickle.dumps(FieldError("tokens[1]", "7: is no token id.")))
+    error = error_of(raised(client, wrap(refused)), 400)
+    assert (error["message"], error["param"]) == ("tokens[1]: 7: is no token id.", "tokens[1]")
 
 
 @pytest.mark.parametrize("wrap", [lambda error: error, in_replica], ids=["here", "in a replica"])

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import openai
 import pytest
 from ray.llm._internal.serve.core.configs.openai_api_models import ModelCard
 from ray.serve.llm.openai_api_models import ChatCompletionRequest, ChatCompletionResponse
@@ -17,6 +18,7 @@ from app.serving import ingress
 from app.serving.auth import tenant_salt
 from app.serving.http_errors import ModelNotFound
 from app.serving.ingress import TieredIngress, application
+from app.serving.stream_preface import is_asked_for, with_preface
 from app.settings import AuthSettings, LoraSettings
 
 DETAILS = {"cached_tokens": 96, "l0_tokens": 32, "l1_tokens": 64, "l2_tokens": 0, "computed_tokens": 4, "replica": "r1"}
@@ -32,7 +34,8 @@ class Handle:
     """A deployment handle as the ingress uses one; keeps what it was asked."""
 
     def __init__(self, *responses: Any) -> None:
-        self.responses, self.asked, self.chosen = responses, list[Any](), list[dict[str, Any]]()
+        self.responses, self.asked, self.infos = responses, list[Any](), list[Any]()
+        self.chosen: list[dict[str, Any]] = []
         self.chat = SimpleNamespace(remote=self._remote)
 
     def options(self, **chosen: Any) -> "Handle":
@@ -41,6 +44,7 @@ class Handle:
 
     async def _remote(self, body: Any, info: Any) -> AsyncGenerator[Any, None]:
         self.asked.append(body)
+        self.infos.append(info)
         for response in self.responses:
             yield response
 
@@ -84,6 +88,45 @@ async def test_without_a_report_there_is_no_header() -> None:
     for details in (None, {"cached_tokens": 3}):
         response = await front(Handle(answer(details))).chat(body(), request())
         assert "x-tierserve-cache" not in response.headers
+
+
+async def streamed(*pieces: Any) -> tuple[Any, str]:
+    response = await front(Handle(*pieces)).chat(body(stream=True), request())
+    return response, "".join([piece async for piece in response.body_iterator])
+
+
+async def test_a_streams_headers_tell_what_was_known_at_its_first_piece() -> None:
+    first = 'data: {"choices": []}\n\n'
+    for piece in (with_preface(first, DETAILS), with_preface([first], DETAILS)):
+        response, text = await streamed(piece, first)
+        assert response.headers["x-tierserve-cache"] == "l0=32, l1=64, l2=0, computed=4"
+        assert response.headers["x-tierserve-replica"] == "r1"
+        assert text == first + first + "data: [DONE]\n\n"
+
+
+async def test_a_stream_of_several_prompts_tells_its_replica_alone() -> None:
+    response, _ = await streamed(with_preface("data: 1\n\n", {"replica": "r1"}))
+    assert response.headers["x-tierserve-replica"] == "r1"
+    assert "x-tierserve-cache" not in response.headers
+
+
+async def test_replicas_are_asked_for_it_by_streams_alone() -> None:
+    for stream in (True, False):
+        handle = Handle("data: 1\n\n" if stream else answer(None))
+        await front(handle).chat(body(stream=stream), request())
+        assert [is_asked_for(info) for info in handle.infos] == [stream]
+
+
+def test_openai_clients_read_models_and_their_time(lora: Path) -> None:
+    app = application(AuthSettings())
+    ingress = front(Handle(), lora=lora)
+    app.get("/v1/models")(ingress.models)
+    app.get("/v1/models/{model:path}")(ingress.model_data)
+    client = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=TestClient(app), max_retries=0)
+    listed = client.models.list().data
+    assert [model.id for model in listed] == ["m", "m:one", "m:two"]
+    assert all(type(model.created) is int and model.created > 0 for model in listed)
+    assert client.models.retrieve("m:one").created == listed[1].created
 
 
 async def test_a_tenants_salt_replaces_the_clients() -> None:
@@ -132,10 +175,10 @@ async def test_an_adapter_that_is_not_there_reaches_no_replica(lora: Path) -> No
 
 async def test_adapters_have_cards_and_may_come_and_go(lora: Path) -> None:
     ingress = front(Handle(), "m", "n", lora=lora)
-    assert [card.id for card in (await ingress.models()).data] == ["m", "m", "m:one", "m:two"]
-    assert (await ingress.model_data("m:one")).metadata == {"model_id": "m", "base_model_id": "m"}
+    assert [card["id"] for card in (await ingress.models())["data"]] == ["m", "m", "m:one", "m:two"]
+    assert (await ingress.model_data("m:one"))["metadata"] == {"model_id": "m", "base_model_id": "m"}
     (lora / "one").rename(lora / "three")
-    assert (await ingress.model_data("m:three")).id == "m:three"
+    assert (await ingress.model_data("m:three"))["id"] == "m:three"
     with pytest.raises(ModelNotFound):
         await ingress.model_data("m:one")
 

@@ -1,10 +1,13 @@
+import itertools
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from ray.serve.llm.openai_api_models import ChatCompletionRequest
 from starlette.exceptions import HTTPException
 
-from app.serving.request_checks import check_body
+from app.serving.request_checks import _fault, check_body, check_token_ids
 
 
 def body(**fields: Any) -> ChatCompletionRequest:
@@ -37,6 +40,11 @@ def test_all_others_pass(value: Any) -> None:
         {"messages": [{"role": "user", "content": "a\ud800b"}]},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "a\ud800b"}]}]},
         {"messages": [{"role": "user", "content": "hi"}], "stop": ["\udfff"]},
+        {"messages": [{"role": "user", "content": "hi"}], "vllm_xargs": {"\udfff": 1}},
+        {
+            "messages": [{"role": "user", "content": "hi"}],
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": {"enum": [1, "\udfff"]}}}],
+        },
     ],
 )
 def test_text_that_nothing_can_encode_is_refused(fields: dict[str, Any]) -> None:
@@ -47,3 +55,55 @@ def test_text_that_nothing_can_encode_is_refused(fields: dict[str, Any]) -> None
 
 def test_text_beyond_ascii_passes() -> None:
     check_body(ChatCompletionRequest(messages=[{"role": "user", "content": "häß 漢字 \U0001f600"}], stop=["é"]))
+
+
+def test_data_that_is_deep_is_looked_through() -> None:
+    deep: Any = 2**80
+    for _ in range(100_000):
+        deep = [deep]
+    assert _fault(deep, is_sent=True) is not None
+    assert _fault(deep, is_sent=False) is None
+
+
+@given(
+    st.recursive(
+        st.integers(-(2**70), 2**70) | st.text(st.characters(), max_size=3),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=2), inner),
+    )
+)
+def test_one_walk_finds_what_a_plain_one_does(value: Any) -> None:
+    def texts(value: Any) -> list[str]:
+        if isinstance(value, dict):
+            return [*value, *itertools.chain(*map(texts, value.values()))]
+        return (
+            list(itertools.chain(*map(texts, value)))
+            if isinstance(value, list)
+            else [value]
+            if isinstance(value, str)
+            else []
+        )
+
+    def numbers(value: Any) -> list[int]:
+        if isinstance(value, (dict, list)):
+            inner = value.values() if isinstance(value, dict) else value
+            return list(itertools.chain(*map(numbers, inner)))
+        return [value] if isinstance(value, int) else []
+
+    bad_text = any(any("\ud800" <= character <= "\udfff" for character in text) for text in texts(value))
+    bad_number = any(not -(2**63) <= number < 2**64 for number in numbers(value))
+    assert (_fault(value, is_sent=True) is not None) == (bad_text or bad_number)
+
+
+def test_more_choices_than_openai_gives_are_refused() -> None:
+    check_body(body(n=128))
+    with pytest.raises(HTTPException, match="n: at most 128 choices, not 129"):
+        check_body(body(n=129))
+
+
+def test_a_token_id_that_does_not_exist_is_named_with_its_place() -> None:
+    check_token_ids([0, 9], 9)
+    check_token_ids([], 9)
+    for tokens, said in (([1, 10, 11], "tokens[1]: 10 is"), ([-1], "tokens[0]: -1 is")):
+        with pytest.raises(HTTPException) as refused:
+            check_token_ids(tokens, 9)
+        assert (refused.value.status_code, refused.value.detail.startswith(said)) == (400, True)

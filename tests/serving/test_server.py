@@ -9,11 +9,14 @@ from typing import Any, cast
 
 import pytest
 from lmcache.v1.multiprocess.custom_types import IPCCacheServerKey
+from starlette.exceptions import HTTPException
 from vllm.entrypoints.serve.engine.protocol import UsageInfo
 
 from app.cache_report import PromptTokens
 from app.serving.report_book import ReportBook
 from app.serving.server import TieredLLMServer, _carries_usage, _with_details
+from app.serving.stopping import Stopping
+from app.serving.stream_preface import take_preface
 from app.tiers.events import Lookup, LookupFeed
 
 PROMPT = PromptTokens(total=200, local=64, external=128)
@@ -28,17 +31,20 @@ class Feed:
     def take(self, request_id: str, timeout_s: float = 0.0) -> Lookup | None:
         return self.lookups.pop(request_id, None)
 
+    def peek(self, request_id: str) -> Lookup | None:
+        return self.lookups.get(request_id)
+
 
 class Replica(TieredLLMServer):
     """The real methods on parts that need no engine."""
 
     def __init__(self, lookups: dict[str, Lookup] | None = None) -> None:
-        self._book, self._replica = ReportBook(), "replica-1"
+        self._book, self._replica, self._stopping = ReportBook(), "replica-1", Stopping(0.0)
         self._feed = cast("LookupFeed", Feed(lookups or {}))
 
     def __del__(self) -> None: ...  # type: ignore[override]
 
-    async def serve(self, request: Any, responses: list[Any]) -> list[Any]:
+    async def serve(self, request: Any, responses: list[Any], with_first: bool = False) -> list[Any]:
         async def engine(asked: Any, _: Any) -> AsyncGenerator[Any, None]:
             async def run() -> AsyncGenerator[Any, None]:
                 self._book.prefill("internal", f"chatcmpl-{asked.request_id}", PROMPT)
@@ -49,7 +55,7 @@ class Replica(TieredLLMServer):
 
             return run()
 
-        stream = self._reported(request, await self._call(engine, request, None))
+        stream = self._reported(request, await self._call(engine, request, None), with_first)
         return [response async for response in stream]
 
 
@@ -106,6 +112,30 @@ async def test_a_streams_last_chunk_carries_its_report(batched: bool) -> None:
 async def test_a_stream_without_usage_is_passed_on_as_it_is() -> None:
     chunk = event({"choices": [], "usage": {"prompt_tokens": 1}})
     assert await Replica().serve(asks(stream=True, stream_options=None), [chunk]) == [chunk]
+
+
+@pytest.mark.parametrize("batched", [False, True])
+async def test_the_first_piece_of_a_stream_tells_what_is_known_to_whoever_asks(batched: bool) -> None:
+    replica = Replica({"internal": Lookup(128, 128)})
+    sent: list[Any] = [["data: 1\n\n"], ["data: 2\n\n"]] if batched else ["data: 1\n\n", "data: 2\n\n"]
+    first, second = await replica.serve(asks(stream=True, stream_options=None), sent, with_first=True)
+    assert take_preface(first) == (DETAILS, sent[0])
+    assert second == sent[1]
+
+
+async def test_a_lookup_that_was_told_of_is_still_there_for_the_usage() -> None:
+    last = event({"id": "x", "choices": [], "usage": {"prompt_tokens": 200}})
+    request = asks(stream=True, stream_options=SimpleNamespace(include_usage=True))
+    *_, said = await Replica({"internal": Lookup(128, 128)}).serve(request, ["data: 1\n\n", last], with_first=True)
+    assert json.loads(said.removeprefix("data: "))["usage"]["prompt_tokens_details"] == DETAILS
+
+
+async def test_ids_that_the_tokenizer_does_not_have_are_refused() -> None:
+    replica = Replica()
+    tokenizer = SimpleNamespace(max_token_id=100, get_vocab=lambda: {"a": 0, "z": 99})
+    replica.engine = SimpleNamespace(_engine_client=SimpleNamespace(get_tokenizer=lambda: tokenizer))
+    with pytest.raises(HTTPException, match=r"tokens\[1\]: 100 is no token id: they lie between 0 and 99"):
+        await replica.detokenize(SimpleNamespace(tokens=[99, 100]))
 
 
 def test_words_of_an_answer_are_not_taken_for_usage() -> None:

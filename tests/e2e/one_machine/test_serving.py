@@ -81,7 +81,7 @@ def test_openai_package(served: Served) -> None:
         model=MODEL, messages=[{"role": "user", "content": "Why is the sky blue?"}], max_tokens=8, temperature=0
     )
     assert answer.choices[0].message.content
-    stream = client.chat.completions.create(
+    raw = client.chat.completions.with_raw_response.create(
         model=MODEL,
         messages=[{"role": "user", "content": "Why is the sky blue?"}],
         max_tokens=8,
@@ -89,7 +89,7 @@ def test_openai_package(served: Served) -> None:
         stream=True,
         stream_options={"include_usage": True},
     )
-    chunks = list(stream)
+    chunks = list(raw.parse())
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == answer.choices[0].message.content
     usage = chunks[-1].usage
@@ -99,6 +99,10 @@ def test_openai_package(served: Served) -> None:
     extra = usage.prompt_tokens_details.model_extra
     assert extra is not None
     assert usage.prompt_tokens_details.cached_tokens + extra["computed_tokens"] == usage.prompt_tokens
+    assert raw.headers["x-tierserve-replica"] == extra["replica"]
+    told = dict(part.split("=") for part in raw.headers["x-tierserve-cache"].split(", "))
+    assert (int(told["l0"]), int(told["computed"])) == (extra["l0_tokens"], extra["computed_tokens"])
+    assert all(model.created > 0 for model in client.models.list())
 
 
 async def test_openai_package_async(served: Served) -> None:

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from app.adapter_folders import folders_in, rank_of
+from app.adapter_folders import CONFIG, folders_in, passed_over, rank_of
 from app.errors import MachineError, ModelError
 from app.local.machine import existing, free_bytes
 from app.settings import GiB, L2Settings, ModelSettings, Settings
@@ -11,6 +11,8 @@ from app.settings import GiB, L2Settings, ModelSettings, Settings
 # The ranks that vLLM 0.29.0 can be built for (`max_lora_rank`), and the one it is built for unless told.
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _RANK = 16
+# Adapters, and folders that are none, which are named.
+_NAMED = 10
 
 
 def check_paths(settings: Settings) -> None:
@@ -42,6 +44,24 @@ def notes_on_space(settings: Settings) -> list[str]:
     ]
 
 
+def notes_on_adapters(settings: Settings) -> list[str]:
+    """Of each directory of adapters: how many are in it, and which of its folders are passed over."""
+    directories = {model.lora.directory: None for model in settings.models if model.lora is not None}
+    return [line for directory in directories if directory is not None for line in _notes_on_adapters(directory)]
+
+
+def _notes_on_adapters(directory: Path) -> list[str]:
+    names = [folder.name for folder in folders_in(directory)]
+    where, over = f"lora.path {directory}:", passed_over(directory)
+    lines = [f"{where} {len(names)} adapter{'' if len(names) == 1 else 's'}{f' ({_listed(names)})' if names else ''}"]
+    lines += [f"{where} {name} is passed over, {over[name]}" for name in list(over)[:_NAMED]]
+    return lines + ([f"{where} {len(over) - _NAMED} more folders are passed over"] if len(over) > _NAMED else [])
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
 def _pool(model: ModelSettings) -> L2Settings | None:
     return model.l2 if model.l1.enabled and model.l2.enabled and model.l2.backend != "custom" else None
 
@@ -57,8 +77,14 @@ def _check_pool(model_id: str, l2: L2Settings) -> None:
 
 def _check_adapters(model: ModelSettings, directory: Path) -> None:
     """An empty directory is right: adapters may come later."""
+    path = f"model {model.id}: lora.path {directory}"
     if not directory.is_dir():
-        raise ModelError(f"model {model.id}: lora.path {directory} is not a directory")
+        what = "is a file" if directory.exists() else "is not there"
+        raise ModelError(f"{path} {what}: give the directory whose folders are adapters, or make it (it may be empty)")
+    if not os.access(directory, os.R_OK | os.X_OK):
+        raise ModelError(f"{path} cannot be read: give its user the right to (chmod u+rx)")
+    if (directory / CONFIG).is_file():
+        raise ModelError(f"{path} is itself an adapter: give the directory that it lies in, {directory.parent}")
     most = model.engine.get("max_lora_rank") or _RANK
     for folder in folders_in(directory):
         try:

@@ -1,18 +1,23 @@
 """Everything that can be known to fail before a start, in the order of what it costs to find out."""
 
-from app.local.machine import Machine, check_machine, check_resources
+from app.local.machine import Machine, check_platform, check_resources, check_room
 from app.local.paths import check_paths
 from app.local.quiet import quiet_import_of_vllm
 from app.local.serve_file import ServeFile
 from app.local.serve_schema import check_schema
 
 
-def check_here(file: ServeFile) -> None:
-    """Raises MachineError or ModelError for what this machine lacks. Imports nothing heavy."""
+def check_here(file: ServeFile, *, room: bool = True) -> None:
+    """Raises MachineError or ModelError for what this machine lacks. Imports nothing heavy.
+
+    `room`: whether to look at free memory and disk, which tell nothing of a file while something of ours runs.
+    """
     machine = Machine.read()
     check_resources((entry.settings for entry in file.applications), machine)
     for entry in file.applications:
-        check_machine(entry.settings, machine)
+        check_platform(entry.settings, machine)
+        if room:
+            check_room(entry.settings, machine)
         check_paths(entry.settings)
 
 

@@ -49,7 +49,7 @@ class LocalRun:
     def __enter__(self) -> "LocalRun":
         check_port(self.file.host, self.file.port, self._say)
         sweep_stale()  # first: what a killed run has left in /dev/shm is memory that the check would miss
-        check_here(self.file)
+        check_here(self.file)  # what `tierserve doctor` says of the file, in its order
         self._say("Checking the file (importing vLLM) ...")
         check_file(self.file)
         for path in unread_here(self.file):

@@ -21,6 +21,16 @@ def descendants() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
+def with_temporary(directory: Path) -> list[psutil.Process]:
+    """Every process that was started with this TMPDIR, also those that have moved to init."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("TMPDIR") == str(directory):
+                found.append(process)
+    return found
+
+
 def segments_of(processes: list[psutil.Process]) -> set[Path]:
     """What `processes` have mapped and is there by name."""
     inodes: set[int] = set()

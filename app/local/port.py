@@ -60,6 +60,14 @@ def _remedy(port: int) -> str:
     return f": {another}"
 
 
+def open_connections(port: int) -> int:
+    """How many clients are connected to `port` of this machine."""
+    return sum(
+        connection.status == psutil.CONN_ESTABLISHED and getattr(connection.laddr, "port", None) == port
+        for connection in psutil.net_connections("tcp")
+    )
+
+
 def left_by_dead_run(port: int) -> list[psutil.Process]:
     """Processes that listen on `port` and belong to a run whose own process is gone."""
     found = []

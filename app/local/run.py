@@ -22,7 +22,7 @@ from app.local.machine import OBJECT_STORE_BYTES
 from app.local.port import TEMP_PREFIX, check_port, open_connections
 from app.local.preflight import check_file, check_here
 from app.local.progress import deployment_progress
-from app.local.quiet import quiet_ray, quiet_raylet, quiet_vllm
+from app.local.quiet import no_native_errors, quiet_ray, quiet_raylet, quiet_vllm
 from app.local.record import RunRecord
 from app.local.serve_file import ServeFile
 from app.local.serve_schema import unread_here
@@ -174,8 +174,9 @@ class LocalRun:
         late = with_temporary(self._temp) if self._temp is not None else []
         everyone = {*processes, *descendants(), *late}
         segments |= segments_of(list(everyone))
-        end(list(everyone), grace_s=0.0, term_s=0.0)
-        remove_segments(segments)
+        with no_native_errors():  # Ray tells of each call whose actor we kill
+            end(list(everyone), grace_s=0.0, term_s=0.0)
+            remove_segments(segments)
 
 
 _STAYS = "The L2 pool and the prepared model stay for the next start."

@@ -6,11 +6,12 @@ from pathlib import Path
 from app.adapter_folders import CONFIG, folders_in, passed_over, rank_of
 from app.errors import MachineError, ModelError
 from app.local.machine import existing, free_bytes
-from app.settings import GiB, L2Settings, ModelSettings, Settings
+from app.settings import GiB, L2Settings, ModelSettings, Settings, home
 
 # The ranks that vLLM 0.29.0 can be built for (`max_lora_rank`), and the one it is built for unless told.
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _RANK = 16
+_SOURCES = "give one that a model was saved to, or a Hugging Face id"
 # Adapters, and folders that are none, which are named.
 _NAMED = 10
 
@@ -18,17 +19,20 @@ _NAMED = 10
 def check_paths(settings: Settings) -> None:
     """Look at the L2 directories of `settings`, and for models and LoRA adapters that are named by a path.
 
-    Makes nothing: whoever only asks leaves no trace.
+    Makes nothing: whoever only asks leaves no trace. So with TIERSERVE_HOME.
 
     Raises:
         MachineError: a pool cannot be where it is said to be.
         ModelError: there is no model at a path, or an adapter that vLLM would refuse when it is first asked for.
     """
+    _check_usable("TIERSERVE_HOME", home())
     for model in settings.models:
         if pool := _pool(model):
-            _check_pool(model.id, pool)
+            _check_usable(f"model {model.id}: l2.path", pool.directory)
         if model.source and model.source.startswith(("/", ".", "~")) and not _has_model(model.source):
-            raise ModelError(f"model {model.id}: source {model.source} is not a directory with a config.json in it")
+            raise ModelError(
+                f"model {model.id}: source {model.source} is not a directory with a config.json in it: {_SOURCES}"
+            )
         if model.lora is not None and model.lora.directory is not None:
             _check_adapters(model, model.lora.directory)
 
@@ -66,13 +70,12 @@ def _pool(model: ModelSettings) -> L2Settings | None:
     return model.l2 if model.l1.enabled and model.l2.enabled and model.l2.backend != "custom" else None
 
 
-def _check_pool(model_id: str, l2: L2Settings) -> None:
-    """The cache server makes the directory, as the same user."""
-    there = existing(l2.directory)
+def _check_usable(name: str, directory: Path) -> None:
+    """It need not be there: whoever uses it makes it, as the same user."""
+    there = existing(directory)
     why = "is a file" if not there.is_dir() else None if os.access(there, os.W_OK | os.X_OK) else "is not writable"
     if why:
-        path = f"model {model_id}: l2.path {l2.directory}"
-        raise MachineError(f"{path} cannot be used ({there} {why}): give a writable directory")
+        raise MachineError(f"{name} {directory} cannot be used ({there} {why}): give a writable directory")
 
 
 def _check_adapters(model: ModelSettings, directory: Path) -> None:

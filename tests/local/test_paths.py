@@ -118,3 +118,10 @@ def test_a_folder_that_is_no_adapter_of_pefts_is_told(tmp_path: Path, config: st
     adapter(tmp_path, config)
     with pytest.raises(ModelError, match=r"adapter_config\.json"):
         check_paths(with_adapters(tmp_path))
+
+
+def test_a_file_is_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TIERSERVE_HOME", str(tmp_path / "file"))
+    with pytest.raises(MachineError, match=r"TIERSERVE_HOME .*/file cannot be used .* is a file"):
+        check_paths(with_pool(tmp_path / "pool"))

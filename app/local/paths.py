@@ -93,11 +93,13 @@ def _check_adapters(model: ModelSettings, directory: Path) -> None:
         try:
             rank = rank_of(folder)
         except ValueError as error:
-            raise ModelError(f"model {model.id}, adapter {folder}: {error}") from None
+            raise ModelError(f"model {model.id}: lora.path, adapter {folder}: {error}") from None
         if isinstance(most, int) and rank > most:
             wide = next((each for each in _RANKS if each >= rank), None)
             remedy = f"set `engine: {{max_lora_rank: {wide}}}`" if wide else f"vLLM takes at most {_RANKS[-1]}"
-            raise ModelError(f"model {model.id}, adapter {folder}: its rank is {rank}, above {most}: {remedy}")
+            raise ModelError(
+                f"model {model.id}: lora.path, adapter {folder}: its rank is {rank}, above {most}: {remedy}"
+            )
 
 
 def _has_model(source: str) -> bool:

@@ -70,8 +70,9 @@ _IMAGE = re.compile(r"[a-z0-9.\-:]+(/[a-z0-9._\-]+)*:[A-Za-z0-9_][A-Za-z0-9._\-]
 
 @cache
 def _regions() -> list[str]:
-    """Known to the installed botocore: asked offline, which takes a moment."""
-    return list(BotocoreSession().get_available_regions("sagemaker"))
+    """Known to the installed botocore: asked offline, which takes a moment. Whatever profile the user's environment
+    names: what a file says is right or wrong without it."""
+    return list(BotocoreSession(session_vars={"profile": (None, None, None, None)}).get_available_regions("sagemaker"))
 
 
 class _Section(BaseModel):

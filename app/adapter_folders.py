@@ -27,6 +27,21 @@ def folders_in(directory: Path) -> list[Path]:
     return [folder for folder in there if folder_of(directory, folder.name) is not None]
 
 
+def passed_over(directory: Path) -> dict[str, str]:
+    """Folders that are no adapters, by name, and why. A directory that cannot be read has none."""
+    try:
+        folders = sorted(path for path in directory.iterdir() if path.is_dir())
+    except OSError:
+        return {}
+    return {folder.name: why for folder in folders if (why := _why_not(folder))}
+
+
+def _why_not(folder: Path) -> str | None:
+    if not is_name(folder.name):
+        return "its name is none for an adapter: letters, digits and . _ : - only, beginning with a letter or digit"
+    return None if (folder / CONFIG).is_file() else f"no {CONFIG} in it"
+
+
 def rank_of(folder: Path) -> int:
     """The adapter's rank. Raises ValueError if its configuration is none of PEFT's."""
     try:

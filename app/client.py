@@ -14,27 +14,24 @@ named by `cache_salt`. Inside a deployment use the coroutines (`achat`, `acomple
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from pydantic import ValidationError
 from ray import serve
 from ray.serve import context
-from ray.serve.llm.openai_api_models import ChatCompletionRequest, CompletionRequest
 
 from app.cache_report import REPLICA_HEADER, CacheReport, from_details
+from app.client_request import Messages, chat_request, completion_request
 from app.errors import ServingError
 from app.local.ray_token import use_ray_token
 from app.local.record import living_runs
 from app.serving.broken_stream import ENGINE_DIED
 from app.serving.http_errors import UNAVAILABLE, message_of
 from app.serving.llm_config import NAME_PREFIX, deployment_name
-
-Messages = str | Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -119,41 +116,33 @@ class Client:
     # -- whole answers ------------------------------------------------------------------------------------------------
 
     def chat(self, messages: Messages, **options: Any) -> Answer:
-        """One chat completion. `options` are OpenAI's and vLLM's (max_tokens, temperature, cache_salt, ...).
+        """One chat completion. `options` are OpenAI's and vLLM's (max_tokens, temperature, cache_salt, ...); one that
+        neither has is refused, unless it stands in `extra_body={...}`.
 
         Raises:
             ServingError: the request was refused, or its replica was lost; the message says which and why.
         """
-        return _answer(self._first("chat", self._chat_request(messages, options)))
+        return _answer(self._first("chat", self._chat(messages, options)))
 
     def complete(self, prompt: str | list[int], **options: Any) -> Answer:
         """One completion of a text or of token ids. Raises ServingError as `chat` does."""
-        return _answer(self._first("completions", self._completion_request(prompt, options)))
+        return _answer(self._first("completions", completion_request(self.model, prompt, options)))
 
     async def achat(self, messages: Messages, **options: Any) -> Answer:
-        return _answer(await self._afirst("chat", self._chat_request(messages, options)))
+        return _answer(await self._afirst("chat", self._chat(messages, options)))
 
     async def acomplete(self, prompt: str | list[int], **options: Any) -> Answer:
-        return _answer(await self._afirst("completions", self._completion_request(prompt, options)))
+        return _answer(await self._afirst("completions", completion_request(self.model, prompt, options)))
 
     # -- streams ------------------------------------------------------------------------------------------------------
 
     def stream(self, messages: Messages, **options: Any) -> Iterator[str]:
         """The pieces of a chat completion's text as they are made; leaving early (`close`, the end of the loop's scope)
         ends the request. Raises ServingError as `chat` does."""
-        with _losses():
-            responses = self._call("chat", self._chat_request(messages, {**options, "stream": True}))
-            with _cancelled_if_left(responses):
-                for batch in responses:
-                    yield from _pieces(batch)
+        return self._stream(self._chat(messages, options, stream=True))
 
-    async def astream(self, messages: Messages, **options: Any) -> AsyncIterator[str]:
-        with _losses():
-            responses = self._call("chat", self._chat_request(messages, {**options, "stream": True}))
-            with _cancelled_if_left(responses):
-                async for batch in responses:
-                    for piece in _pieces(batch):
-                        yield piece
+    def astream(self, messages: Messages, **options: Any) -> AsyncIterator[str]:
+        return self._astream(self._chat(messages, options, stream=True))
 
     # -- the tiers ----------------------------------------------------------------------------------------------------
 
@@ -169,12 +158,23 @@ class Client:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _chat_request(self, messages: Messages, options: Mapping[str, Any]) -> ChatCompletionRequest:
-        listed = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
-        return _checked(ChatCompletionRequest, model=self.model, messages=listed, **options)
+    def _chat(self, messages: Messages, options: Mapping[str, Any], *, stream: bool = False) -> Any:
+        return chat_request(self.model, messages, options, stream=stream)
 
-    def _completion_request(self, prompt: str | list[int], options: Mapping[str, Any]) -> CompletionRequest:
-        return _checked(CompletionRequest, model=self.model, prompt=prompt, **options)
+    def _stream(self, request: Any) -> Iterator[str]:
+        with _losses():
+            responses = self._call("chat", request)
+            with _cancelled_if_left(responses):
+                for batch in responses:
+                    yield from _pieces(batch)
+
+    async def _astream(self, request: Any) -> AsyncIterator[str]:
+        with _losses():
+            responses = self._call("chat", request)
+            with _cancelled_if_left(responses):
+                async for batch in responses:
+                    for piece in _pieces(batch):
+                        yield piece
 
     @property
     def _pin(self) -> Any:
@@ -197,16 +197,6 @@ class Client:
 
     def _unary(self, method: str, request: Mapping[str, Any] | None = None) -> Any:
         return getattr(self._handle, method).remote(dict(request or {}), self._pin).result(timeout_s=30)
-
-
-def _checked(kind: Any, **fields: Any) -> Any:
-    try:
-        return kind(**fields)
-    except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise ServingError(f"the request is not valid: {wrong}") from None
-    except ValueError as error:
-        raise ServingError(f"the request is not valid: {error}") from error
 
 
 def _answer(response: Any) -> Answer:

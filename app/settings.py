@@ -18,11 +18,11 @@ Pure: imports neither ray, vllm nor lmcache, so a file can be checked on any mac
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from app.errors import SettingsError
@@ -35,27 +35,54 @@ _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
 # Model ids become deployment names and LMCache model names: `@`, spaces and control characters break one or the other.
 _MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,95}")
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# What a client can send in a header: no spaces, no other alphabets.
+_KEY = re.compile(r"[!-~]+")
+
 # Where Ray Serve LLM can load LoRA adapters from.
 _BUCKETS = ("s3://", "gs://", "abfss://", "azure://")
 
 
 def home() -> Path:
-    """Where prepared models and the laptop's L2 pool live: `TIERSERVE_HOME`, else `~/.cache/tierserve`."""
-    return Path(os.environ.get("TIERSERVE_HOME") or "~/.cache/tierserve").expanduser()
+    """Where prepared models and the laptop's L2 pool live: `TIERSERVE_HOME`, else `~/.cache/tierserve`.
+
+    Raises SettingsError for a relative path, which each process would begin elsewhere.
+    """
+    named = os.environ.get("TIERSERVE_HOME") or "~/.cache/tierserve"
+    try:
+        path = Path(named).expanduser()
+    except RuntimeError:  # no such user
+        path = Path(named)
+    if not path.is_absolute():
+        raise SettingsError(f"TIERSERVE_HOME must be an absolute directory, not {named!r}: correct or unset it")
+    return path
+
+
+# Far above any machine: what is larger is a slip, and some of it would overflow.
+_MANY, _VAST_GIB = 10**6, 10**9
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_as_number(cls, value: object, info: ValidationInfo) -> object:
+        """pydantic takes true for 1, and YAML takes yes, no, on and off for true and false."""
+        types = set(_types(cls.model_fields[info.field_name or ""].annotation))
+        if isinstance(value, bool) and types & {int, float} and bool not in types:
+            raise ValueError(f"must be a number, not {_yaml(value)} (which YAML makes of yes, no, on and off too)")
+        return value
 
 
 class L0Settings(_Section):
     """vLLM's paged KV with prefix caching, inside each engine."""
 
     enabled: bool = Field(True, description="vLLM's prefix caching. Off only for measurements.")
-    gib: Annotated[float, Field(gt=0)] | None = Field(
+    gib: Annotated[float, Field(gt=0, le=_VAST_GIB)] | None = Field(
         None, description="KV memory per engine. None: vLLM's own choice (gpu_memory_utilization); a CPU engine gets 1."
     )
-    block_tokens: Annotated[int, Field(gt=0)] | None = Field(
+    block_tokens: Annotated[int, Field(gt=0, le=_MANY)] | None = Field(
         None, description="Tokens per paged block. None: vLLM's own choice; a CPU engine gets 32."
     )
 
@@ -64,12 +91,15 @@ class L1Settings(_Section):
     """Host DRAM: one LMCache server per node and tier configuration, shared by the replicas on that node."""
 
     enabled: bool = True
-    gib: float = Field(1.0, gt=0, description="Host memory of the pool. On CPU it lies in /dev/shm.")
+    gib: float = Field(1.0, gt=0, le=_VAST_GIB, description="Host memory of the pool. On CPU it lies in /dev/shm.")
     chunk_tokens: int = Field(
-        64, gt=0, description="Tokens per cached chunk. What is behind the last full chunk is prefilled on every hit."
+        64,
+        gt=0,
+        le=_MANY,
+        description="Tokens per cached chunk. What is behind the last full chunk is prefilled on every hit.",
     )
     eviction_policy: Literal["LRU", "ARC"] = "LRU"
-    workers: int = Field(2, ge=1, description="Threads of the server that look chunks up and copy them.")
+    workers: int = Field(2, ge=1, le=1024, description="Threads of the server that look chunks up and copy them.")
 
 
 class L2Settings(_Section):
@@ -82,7 +112,9 @@ class L2Settings(_Section):
         " files. custom: `adapter` names any L2 adapter of LMCache.",
     )
     path: Path | None = Field(None, description="Directory of the pool. None: `l2` under TIERSERVE_HOME.")
-    capacity_gib: float = Field(8.0, gt=0, description="Upper bound of what the pool keeps on its directory.")
+    capacity_gib: float = Field(
+        8.0, gt=0, le=_VAST_GIB, description="Upper bound of what the pool keeps on its directory."
+    )
     prefill_tokens_per_s: float = Field(
         0.0,
         ge=0,
@@ -92,6 +124,15 @@ class L2Settings(_Section):
     adapter: dict[str, Any] | None = Field(
         None, description="For `custom`: the JSON of LMCache's --l2-adapter, e.g. {type: s3, ...}."
     )
+
+    @field_validator("path")
+    @classmethod
+    def _absolute(cls, value: Path | None) -> Path | None:
+        if value is not None and (not str(value).startswith(("/", "~")) or "\0" in str(value)):
+            raise ValueError(
+                f"give an absolute directory, not {str(value)!r}: processes begin in directories of their own"
+            )
+        return value
 
     @model_validator(mode="after")
     def _adapter_goes_with_custom(self) -> "L2Settings":
@@ -114,7 +155,10 @@ class LoraSettings(_Section):
         " adapter in PEFT's format, and is called what the folder is."
     )
     max_per_replica: int = Field(
-        16, ge=1, description="Adapters that a replica keeps loaded. The one that was used longest ago makes room."
+        16,
+        ge=1,
+        le=_MANY,
+        description="Adapters that a replica keeps loaded. The one that was used longest ago makes room.",
     )
 
     @field_validator("path")
@@ -122,7 +166,9 @@ class LoraSettings(_Section):
     def _valid_path(cls, value: str) -> str:
         if not value.startswith(("/", "~", *_BUCKETS)):
             raise ValueError(f"give an absolute directory or one of {', '.join(_BUCKETS)}, not {value!r}")
-        return value.rstrip("/")
+        if value.rstrip("/") + "/" in ("s3:/", "gs:/", "abfss:/", "azure:/"):
+            raise ValueError(f"name a bucket behind {value}")
+        return value.rstrip("/") or "/"
 
     @property
     def directory(self) -> Path | None:
@@ -144,8 +190,8 @@ class RoutingSettings(_Section):
 
 
 class AutoscalingSettings(_Section):
-    min_replicas: int = Field(1, ge=0)
-    max_replicas: int = Field(2, ge=1)
+    min_replicas: int = Field(1, ge=0, le=_MANY)
+    max_replicas: int = Field(2, ge=1, le=_MANY)
     target_ongoing_requests: float = Field(8, gt=0, description="Requests per replica that autoscaling aims at.")
 
     @model_validator(mode="after")
@@ -167,13 +213,16 @@ class ModelSettings(_Section):
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     accelerator: str = Field("cpu", description="cpu, gpu (any), or Ray's name of an accelerator type such as L40S.")
     num_cpus: float = Field(1, ge=0, description="CPUs that Ray reserves for a replica.")
-    replicas: int | None = Field(None, ge=1)
+    replicas: int | None = Field(None, ge=1, le=_MANY)
     autoscaling: AutoscalingSettings | None = None
     max_ongoing_requests: int = Field(
-        64, ge=1, description="Requests a replica runs or batches at once; more wait in the router."
+        64, ge=1, le=_MANY, description="Requests a replica runs or batches at once; more wait in the router."
     )
     max_queued_requests: int = Field(
-        256, ge=-1, description="Requests that may wait in each ingress; more are refused with 503. -1: no limit."
+        256,
+        ge=-1,
+        le=_MANY,
+        description="Requests that may wait in each ingress; more are refused with 503. -1: no limit.",
     )
     stream_batching_ms: float = Field(
         0,
@@ -193,6 +242,33 @@ class ModelSettings(_Section):
     def _valid_id(cls, value: str) -> str:
         if not _MODEL_ID.fullmatch(value):
             raise ValueError("letters, digits and . _ / - only, at most 96, starting with a letter or digit")
+        return value
+
+    @field_validator("source", "tokenizer", "revision", "accelerator")
+    @classmethod
+    def _not_empty(cls, value: str | None) -> str | None:
+        if value is not None and not value.strip():
+            raise ValueError("is empty: give a value, or leave the key out")
+        return value
+
+    @field_validator("accelerator")
+    @classmethod
+    def _as_ray_writes_it(cls, value: str) -> str:
+        """Which types there are is known to the cluster; these are mistakes anywhere, and would wait for ever."""
+        if value not in ("cpu", "gpu") and value.lower() in ("cpu", "gpu", "cuda", "nvidia", "none"):
+            meant = "cpu" if value.lower() in ("cpu", "none") else "gpu"
+            raise ValueError(
+                f"must be cpu, gpu or Ray's name of a type such as L40S, not {value!r}; did you mean {meant}?"
+            )
+        return value
+
+    @field_validator("env")
+    @classmethod
+    def _valid_environment(cls, value: dict[str, str]) -> dict[str, str]:
+        if wrong := [name for name in value if not _VARIABLE.fullmatch(name)]:
+            raise ValueError(f"{wrong[0]!r} is no name of a variable: letters, digits and _, beginning with no digit")
+        if wrong := [name for name, text in value.items() if "\0" in text]:
+            raise ValueError(f"{wrong[0]} holds a NUL, which no variable can")
         return value
 
     @model_validator(mode="after")
@@ -241,6 +317,20 @@ class ApiKeySettings(_Section):
             raise ValueError("letters, digits and . _ - only, at most 64")
         return value
 
+    @field_validator("key")
+    @classmethod
+    def _sendable_key(cls, value: str | None) -> str | None:
+        if value is not None and not _KEY.fullmatch(value):
+            raise ValueError("no client can send it: use ASCII letters, digits and signs, without spaces")
+        return value
+
+    @field_validator("key_env")
+    @classmethod
+    def _valid_variable(cls, value: str | None) -> str | None:
+        if value is not None and not _VARIABLE.fullmatch(value):
+            raise ValueError(f"{value!r} is no name of a variable: give its name, without $")
+        return value
+
     @model_validator(mode="after")
     def _one_source(self) -> "ApiKeySettings":
         if (self.key is None) == (self.key_env is None):
@@ -251,10 +341,20 @@ class ApiKeySettings(_Section):
 class AuthSettings(_Section):
     api_keys: tuple[ApiKeySettings, ...] = Field((), description="Empty: every request is served, without a tenant.")
 
+    @model_validator(mode="after")
+    def _one_tenant_per_key(self) -> "AuthSettings":
+        tenants: dict[str, str] = {}
+        for entry in self.api_keys:
+            if entry.key is not None and tenants.setdefault(entry.key, entry.tenant) != entry.tenant:
+                raise ValueError(
+                    f"api_keys: {tenants[entry.key]} and {entry.tenant} have the same key: give each its own"
+                )
+        return self
+
 
 class IngressSettings(_Section):
-    replicas: int = Field(1, ge=1)
-    max_ongoing_requests: int = Field(1000, ge=1)
+    replicas: int = Field(1, ge=1, le=_MANY)
+    max_ongoing_requests: int = Field(1000, ge=1, le=_MANY)
     num_cpus: float = Field(0.1, ge=0)
     request_timeout_s: float = Field(600, gt=0)
 
@@ -282,19 +382,28 @@ def deployment_stem(model_id: str) -> str:
     return model_id.replace("/", "--").replace(".", "_")
 
 
-def load_settings(args: Mapping[str, Any]) -> Settings:
+Loc = tuple[int | str, ...]
+
+
+def _nowhere(loc: Loc) -> str:
+    return ""
+
+
+def load_settings(args: Mapping[str, Any], place: Callable[[Loc], str] = _nowhere) -> Settings:
     """Check `args` (the mapping under `args:` in a serve file) and return the tree.
+
+    `place` says what to put in front of a problem's line, such as the file and its line, by the keys that lead to it.
 
     Raises:
         SettingsError: one line per problem, with the path of the key and, for an unknown key, the nearest valid one.
     """
     if not isinstance(args, Mapping):
-        raise SettingsError(f"args: must be a mapping that begins with `models:`, not {type(args).__name__}")
+        raise SettingsError(f"{place(())}args: must be a mapping that begins with `models:`, not {_yaml(args)}")
     try:
         return Settings.model_validate(dict(args))
     except ValidationError as error:
         details = error.errors(include_url=False)
-        lines = [_explain(detail) for detail in details if not _follows(detail, details)]
+        lines = [place(detail["loc"]) + _explain(detail) for detail in details if not _follows(detail, details)]
         raise SettingsError("\n".join(lines)) from None
 
 
@@ -311,24 +420,73 @@ _PLAIN = {
     "dict_type": "must be a mapping of keys to values",
     "tuple_type": "must be a list",
     "too_short": "must have at least one item",
-    "invalid_key": "keys must be strings",
+    "string_type": "must be a text",
+    "path_type": "must be a path",
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_parsing_size": "must be a number of less than 4300 digits",
+    "float_parsing": "must be a number",
+    "float_type": "must be a number",
 }
+_SECRET = "key"
 
 
 def _explain(detail: ErrorDetails) -> str:
-    path = _path(detail["loc"])
-    if detail["type"] == "extra_forbidden":
-        key = str(detail["loc"][-1])
-        return f"{path}: unknown key; {hint(key, _section_at(detail['loc'][:-1]).model_fields)}"
-    message = _PLAIN.get(detail["type"]) or detail["msg"].removeprefix("Value error, ")
+    loc, kind = detail["loc"], detail["type"]
+    if loc and loc[-1] == "[key]":
+        loc, kind = loc[:-1], "invalid_key"
+    path = _path(loc)
+    if kind == "extra_forbidden":
+        return f"{path}: unknown key; {hint(str(loc[-1]), _section_at(loc[:-1]).model_fields)}"
+    if kind == "invalid_key":
+        return f"{path}: keys must be texts: put it in quotes"
+    message = _PLAIN.get(kind) or re.sub(
+        "^(Input|String) should ", "must ", detail["msg"].removeprefix("Value error, ")
+    )
+    if kind not in ("missing", "too_short", "value_error") and loc[-1:] != (_SECRET,):
+        message += f", not {_yaml(detail['input'])}"
+    if kind == "string_type" and isinstance(detail["input"], (bool, int, float)):
+        message += ": put it in quotes"
     return f"{path}: {message}" if path else message
 
 
-def _path(loc: tuple[int | str, ...]) -> str:
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".")
+def _yaml(value: object) -> str:
+    """A value as it stands in the file; of a large one what it is."""
+    if value is None:
+        return "empty"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, (list, tuple)):
+        return "a list"
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
 
 
-def _section_at(loc: tuple[int | str, ...]) -> type[BaseModel]:
+_SHOWN = 60
+
+
+def _types(annotation: Any) -> Iterator[Any]:
+    """The types in an annotation, without what is around them."""
+    inner = get_args(annotation)
+    if not inner:
+        yield annotation
+    for one in inner:
+        yield from _types(one)
+
+
+def _path(loc: Loc) -> str:
+    parts = (
+        f"[{part}]" if type(part) is int else f".{_yaml(part) if isinstance(part, bool) else part}" for part in loc
+    )
+    return "".join(parts).removeprefix(".")
+
+
+def _section_at(loc: Loc) -> type[BaseModel]:
     """The section of the tree that `loc` leads to; positions in lists and types of unions are passed over."""
     section: type[BaseModel] = Settings
     for part in loc:

@@ -13,12 +13,11 @@ Models, tiers and routing are not here: they are in the serve file that `serve_f
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import yaml
 from botocore.session import Session as BotocoreSession
 from pydantic import (
     AfterValidator,
@@ -32,7 +31,9 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from app.errors import ClusterError
+from app.errors import ClusterError, SettingsError
+from app.local.yaml_file import read_yaml
+from app.settings import Loc
 from cluster.files import data
 from cluster.instances import instance
 from cluster.limits import NAMESPACE_NAME, OBJECT_NAME, RAYSERVICE_NAME, check_label, check_quantity
@@ -70,8 +71,9 @@ _IMAGE = re.compile(r"[a-z0-9.\-:]+(/[a-z0-9._\-]+)*:[A-Za-z0-9_][A-Za-z0-9._\-]
 
 @cache
 def _regions() -> list[str]:
-    """Known to the installed botocore: asked offline, which takes a moment."""
-    return list(BotocoreSession().get_available_regions("sagemaker"))
+    """Known to the installed botocore: asked offline, which takes a moment. Whatever profile the user's environment
+    names: what a file says is right or wrong without it."""
+    return list(BotocoreSession(session_vars={"profile": (None, None, None, None)}).get_available_regions("sagemaker"))
 
 
 class _Section(BaseModel):
@@ -288,12 +290,17 @@ class ClusterConfig(_Section):
         return self.minor >= 36
 
 
-def parse_config(document: Mapping[str, Any], where: str = "configuration") -> ClusterConfig:
-    """Raises ClusterError: one line per problem, each with the file and the path of the key."""
+def _nowhere(loc: Loc) -> str:
+    return "configuration"
+
+
+def parse_config(document: Mapping[str, Any], where: Callable[[Loc], str] = _nowhere) -> ClusterConfig:
+    """Raises ClusterError: one line per problem, each with the file and its line (`where`) and the path of the key."""
     try:
         return ClusterConfig.model_validate(dict(document))
     except ValidationError as error:
-        lines = [_line(where, detail["loc"], _message(detail)) for detail in error.errors(include_url=False)]
+        details = error.errors(include_url=False)
+        lines = [_line(where(detail["loc"]), detail["loc"], _message(detail)) for detail in details]
         raise ClusterError("\n".join(lines)) from None
 
 
@@ -324,12 +331,10 @@ def _section(path: Sequence[int | str]) -> type[BaseModel]:
 def load_config(path: Path) -> ClusterConfig:
     """Read and check a file; `serve_file` is taken relative to it. Raises ClusterError."""
     try:
-        document = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise ClusterError(f"{path}: cannot be read ({error.strerror})") from None
-    except yaml.YAMLError as error:
-        raise ClusterError(f"{path}: not valid YAML: {error}") from None
-    if not isinstance(document, dict):
+        read = read_yaml(path)
+    except SettingsError as error:
+        raise ClusterError(str(error)) from None
+    if not isinstance(read.document, dict):
         raise ClusterError(f"{path}: must be a mapping; see cluster/configs/g6e-fleet.yaml")
-    config = parse_config(document, str(path))
+    config = parse_config(read.document, read.at)
     return config.model_copy(update={"serve_file": (path.parent / config.serve_file).resolve()})

@@ -5,10 +5,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from ray.exceptions import ActorDiedError
-from ray.serve.llm.openai_api_models import ChatCompletionResponse, CompletionResponse, ErrorResponse
+from ray.serve.llm.openai_api_models import (
+    ChatCompletionRequest,
+    ChatCompletionResponse,
+    CompletionRequest,
+    CompletionResponse,
+    ErrorResponse,
+)
 from vllm.entrypoints.serve.engine.protocol import ErrorInfo, PromptTokenUsageInfo, UsageInfo
 
+from app import client_request
 from app.cache_report import CacheReport
 from app.client import Client
 from app.errors import ServingError
@@ -154,3 +162,61 @@ def test_a_replica_is_named_in_the_header_that_the_router_reads() -> None:
     handle = Handle(CHAT)
     Client(handle, "m").on_replica("r2").chat("Hi")
     assert handle.asked[0][2].headers == {"x-tierserve-replica": "r2"}
+
+
+def test_a_misspelt_option_is_refused_before_anything_is_sent() -> None:
+    handle = Handle(CHAT)
+    client = Client(handle, "m")
+    calls = (client.chat, client.complete, client.stream, client.astream)
+    for call in calls:
+        with pytest.raises(
+            ServingError, match=r"max_tokns: .*did you mean max_tokens\?.*extra_body=\{'max_tokns': ...\}"
+        ):
+            call("Hi", max_tokns=5)
+    assert handle.asked == []
+
+
+async def test_a_misspelt_option_is_refused_on_an_event_loop_too() -> None:
+    handle = Handle(CHAT)
+    client = Client(handle, "m")
+    for call in (client.achat("Hi", temprature=1), client.acomplete("Hi", temprature=1)):
+        with pytest.raises(ServingError, match=r"did you mean temperature\?"):
+            await call
+    assert handle.asked == []
+
+
+def test_each_request_has_its_own_fields() -> None:
+    Client(Handle(CHAT), "m").chat("Hi", max_completion_tokens=3)
+    with pytest.raises(ServingError, match="max_completion_tokens: "):
+        Client(Handle(TEXT), "m").complete("Hi", max_completion_tokens=3)
+
+
+@pytest.mark.parametrize("kind", [ChatCompletionRequest, CompletionRequest])
+def test_every_field_of_the_servers_own_request_is_known(kind: type[BaseModel]) -> None:
+    ours = {"model", "messages", "prompt", "stream"}
+    problems = list(client_request._unknown(kind, dict.fromkeys(kind.model_fields.keys() - ours)))
+    assert problems == []
+
+
+def test_what_stands_in_extra_body_is_sent_known_or_not() -> None:
+    handle = Handle(CHAT)
+    Client(handle, "m").chat("Hi", max_tokens=5, extra_body={"store": True, "top_k": 3})
+    request = handle.asked[0][1]
+    assert (request.max_tokens, request.top_k, request.model_extra) == (5, 3, {"store": True})
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"extra_body": [1]}, "extra_body: must be a mapping of fields to values, not list"),
+        ({"stream": True}, "stream: is said by the method"),
+        ({"extra_body": {"messages": []}}, "messages: goes in front of the options"),
+        ({"model": "n"}, "model: is the client's"),
+        ({"max_tokns": 5, "temprature": 1}, "max_tokns: .*temprature: "),
+    ],
+)
+def test_what_an_option_cannot_say_is_refused(options: dict[str, Any], says: str) -> None:
+    handle = Handle(CHAT)
+    with pytest.raises(ServingError, match=says):
+        Client(handle, "m").chat("Hi", **options)
+    assert handle.asked == []

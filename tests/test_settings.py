@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from app.errors import SettingsError
-from app.settings import ModelSettings, Settings, load_settings
+from app.settings import ModelSettings, Settings, home, load_settings
 
 FULL: dict[str, Any] = {
     "models": [
@@ -123,14 +123,45 @@ def test_nothing_but_settings_errors_leaves_whatever_stands_in_the_file(document
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "args: must be a mapping that begins with `models:`, not list"),
-        (None, "args: must be a mapping that begins with `models:`, not NoneType"),
+        ([], "args: must be a mapping that begins with `models:`, not a list"),
+        (None, "args: must be a mapping that begins with `models:`, not empty"),
         ({}, "models: is required"),
         ({"models": []}, "models: must have at least one item"),
         ({"models": {"id": "a"}}, "models: must be a list"),
         ({"models": ["a"]}, "models[0]: must be a mapping of keys to values"),
         ({"models": [{"id": "a", "l1": None}]}, "models[0].l1: must be a mapping of keys to values"),
-        ({"models": [{"id": "a", "l0": {"gib": float("inf")}}]}, "models[0].l0.gib: Input should be a finite number"),
+        ({"models": [{"id": "a", "l0": {"gib": float("inf")}}]}, "models[0].l0.gib: must be a finite number, not inf"),
+        (
+            {"models": [{"id": "a", "replicas": True}]},
+            "models[0].replicas: must be a number, not true (which YAML makes",
+        ),
+        (
+            {"models": [{"id": "a", "l2": {"capacity_gib": False}}]},
+            "models[0].l2.capacity_gib: must be a number, not fal",
+        ),
+        (
+            {"models": [{"id": "a", "l0": {"gib": 1e300}}]},
+            "models[0].l0.gib: must be less than or equal to 1000000000,",
+        ),
+        ({"models": [{"id": "a", "replicas": "two"}]}, "models[0].replicas: must be a whole number, not 'two'"),
+        ({"models": [{"id": False}]}, "models[0].id: must be a text, not false: put it in quotes"),
+        ({"models": [{"id": "a", "env": {"A": 1}}]}, "models[0].env.A: must be a text, not 1: put it in quotes"),
+        ({"models": [{"id": "a", "env": {1: "a"}}]}, "models[0].env[1]: keys must be texts: put it in quotes"),
+        ({"models": [{"id": "a", "env": {"A=B": "x"}}]}, "models[0].env: 'A=B' is no name of a variable"),
+        ({"models": [{"id": "a", "source": ""}]}, "models[0].source: is empty: give a value, or leave the key out"),
+        (
+            {"models": [{"id": "a", "accelerator": "cuda"}]},
+            "models[0].accelerator: must be cpu, gpu or Ray's name of a",
+        ),
+        (
+            {"models": [{"id": "a", "l2": {"path": "pool"}}]},
+            "models[0].l2.path: give an absolute directory, not 'pool'",
+        ),
+        ({"models": [{"id": "a", "lora": {"path": "s3://"}}]}, "models[0].lora.path: name a bucket behind s3://"),
+        (
+            {"models": [{"id": "a", "l2": {"enabled": "maybe"}}]},
+            "models[0].l2.enabled: must be true or false, not 'mayb",
+        ),
         ({"models": [{"id": "a b"}]}, "models[0].id: letters, digits and . _ / - only"),
         ({"models": [{"id": "a"}, {"id": "a"}]}, "two models have the same id: a"),
         ({"models": [{"id": "a.b"}, {"id": "a_b"}]}, "model ids must differ in more than . and _"),
@@ -188,3 +219,28 @@ def test_every_section_refuses_unknown_keys() -> None:
     found = sections(Settings)
     assert len(found) == 11
     assert all(section.model_config.get("extra") == "forbid" for section in found)
+
+
+@pytest.mark.parametrize("key", ["short", "with a space", "schlüssel-schlüssel", 1234567890])
+def test_a_key_that_is_refused_is_not_shown(key: object) -> None:
+    message = refused({"models": [{"id": "a"}], "auth": {"api_keys": [{"tenant": "t", "key": key}]}})
+    assert message.startswith("auth.api_keys[0].key: ")
+    assert str(key) not in message
+
+
+def test_tenants_do_not_share_a_key() -> None:
+    keys = [{"tenant": name, "key": "12345678"} for name in ("one", "two")]
+    message = refused({"models": [{"id": "a"}], "auth": {"api_keys": keys}})
+    assert message == "auth: api_keys: one and two have the same key: give each its own"
+
+
+def test_the_root_may_hold_adapters() -> None:
+    (model,) = load_settings({"models": [{"id": "a", "lora": {"path": "/"}}]}).models
+    assert model.lora is not None
+    assert str(model.lora.directory) == "/"
+
+
+def test_a_relative_home_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERSERVE_HOME", "cache")
+    with pytest.raises(SettingsError, match="TIERSERVE_HOME must be an absolute directory, not 'cache'"):
+        home()

@@ -47,7 +47,7 @@ def _watch(stop: threading.Event) -> None:
 def _on_signals(stop: threading.Event) -> None:
     """The first Ctrl-C (or SIGTERM) ends the run; while it is starting that is an exception, afterwards an event.
 
-    Later ones are ignored: taking everything down must not itself be interrupted.
+    Later ones are ignored until it is being ended, where a second one is welcome (app.local.run).
     """
 
     def handle(number: int, _: FrameType | None) -> None:

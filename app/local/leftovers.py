@@ -6,12 +6,14 @@ that it had only while it was made (glibc links it to its own).
 """
 
 import re
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 PLACE = Path("/dev/shm")
+_KILLED_WITHIN_S, _LOOK_EVERY_S = 5.0, 0.02
 # address, permissions, offset, device, inode, path
 _MAPPED = re.compile(rf"^\S+ \S+ \S+ \S+ (\d+)\s+{PLACE}/", re.MULTILINE)
 
@@ -19,6 +21,16 @@ _MAPPED = re.compile(rf"^\S+ \S+ \S+ \S+ (\d+)\s+{PLACE}/", re.MULTILINE)
 def descendants() -> list[psutil.Process]:
     """Every process that this one started, directly or not. Those that have moved to init are not among them."""
     return psutil.Process().children(recursive=True)
+
+
+def with_temporary(directory: Path) -> list[psutil.Process]:
+    """Every process that was started with this TMPDIR, also those that have moved to init."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("TMPDIR") == str(directory):
+                found.append(process)
+    return found
 
 
 def segments_of(processes: list[psutil.Process]) -> set[Path]:
@@ -46,8 +58,23 @@ def end(processes: list[psutil.Process], grace_s: float = 10.0, term_s: float = 
     for process in alive:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(alive, timeout=5.0)
+    _wait_for_zombies(alive, _KILLED_WITHIN_S)
+    psutil.wait_procs(alive, timeout=0)  # our own children's zombies are ours to put away
     return [process.pid for process in alive]
+
+
+def _wait_for_zombies(processes: list[psutil.Process], timeout_s: float) -> None:
+    """Until none runs any more. What has moved to init may stay a zombie until init looks, which holds nothing."""
+    until = time.monotonic() + timeout_s
+    while any(map(_runs, processes)) and time.monotonic() < until:
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def remove_segments(segments: set[Path]) -> list[Path]:

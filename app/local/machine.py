@@ -105,10 +105,18 @@ def _weights_gib(model: ModelSettings) -> float:
 
 def check_machine(settings: Settings, machine: Machine) -> None:
     """Raises MachineError for the first thing that is missing."""
+    check_platform(settings, machine)
+    check_room(settings, machine)
+
+
+def check_platform(settings: Settings, machine: Machine) -> None:
     if machine.system != "Linux" or machine.architecture != "x86_64":
         raise MachineError(f"the CPU profile needs Linux on x86-64; this is {machine.system} on {machine.architecture}")
     if any(model.on_cpu for model in settings.models) and "avx2" not in machine.cpu_flags:
         raise MachineError("vLLM's CPU build needs AVX2, which this CPU lacks: use another machine, or the gpu extra")
+
+
+def check_room(settings: Settings, machine: Machine) -> None:
     needed = needed_bytes(settings)
     if machine.available_bytes < needed:
         raise MachineError(

@@ -3,30 +3,36 @@
 import os
 from pathlib import Path
 
-from app.adapter_folders import folders_in, rank_of
+from app.adapter_folders import CONFIG, folders_in, passed_over, rank_of
 from app.errors import MachineError, ModelError
 from app.local.machine import existing, free_bytes
-from app.settings import GiB, L2Settings, ModelSettings, Settings
+from app.settings import GiB, L2Settings, ModelSettings, Settings, home
 
 # The ranks that vLLM 0.29.0 can be built for (`max_lora_rank`), and the one it is built for unless told.
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _RANK = 16
+_SOURCES = "give one that a model was saved to, or a Hugging Face id"
+# Adapters, and folders that are none, which are named.
+_NAMED = 10
 
 
 def check_paths(settings: Settings) -> None:
     """Look at the L2 directories of `settings`, and for models and LoRA adapters that are named by a path.
 
-    Makes nothing: whoever only asks leaves no trace.
+    Makes nothing: whoever only asks leaves no trace. So with TIERSERVE_HOME.
 
     Raises:
         MachineError: a pool cannot be where it is said to be.
         ModelError: there is no model at a path, or an adapter that vLLM would refuse when it is first asked for.
     """
+    _check_usable("TIERSERVE_HOME", home())
     for model in settings.models:
         if pool := _pool(model):
-            _check_pool(model.id, pool)
+            _check_usable(f"model {model.id}: l2.path", pool.directory)
         if model.source and model.source.startswith(("/", ".", "~")) and not _has_model(model.source):
-            raise ModelError(f"model {model.id}: source {model.source} is not a directory with a config.json in it")
+            raise ModelError(
+                f"model {model.id}: source {model.source} is not a directory with a config.json in it: {_SOURCES}"
+            )
         if model.lora is not None and model.lora.directory is not None:
             _check_adapters(model, model.lora.directory)
 
@@ -42,33 +48,58 @@ def notes_on_space(settings: Settings) -> list[str]:
     ]
 
 
+def notes_on_adapters(settings: Settings) -> list[str]:
+    """Of each directory of adapters: how many are in it, and which of its folders are passed over."""
+    directories = {model.lora.directory: None for model in settings.models if model.lora is not None}
+    return [line for directory in directories if directory is not None for line in _notes_on_adapters(directory)]
+
+
+def _notes_on_adapters(directory: Path) -> list[str]:
+    names = [folder.name for folder in folders_in(directory)]
+    where, over = f"lora.path {directory}:", passed_over(directory)
+    lines = [f"{where} {len(names)} adapter{'' if len(names) == 1 else 's'}{f' ({_listed(names)})' if names else ''}"]
+    lines += [f"{where} {name} is passed over, {over[name]}" for name in list(over)[:_NAMED]]
+    return lines + ([f"{where} {len(over) - _NAMED} more folders are passed over"] if len(over) > _NAMED else [])
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
 def _pool(model: ModelSettings) -> L2Settings | None:
     return model.l2 if model.l1.enabled and model.l2.enabled and model.l2.backend != "custom" else None
 
 
-def _check_pool(model_id: str, l2: L2Settings) -> None:
-    """The cache server makes the directory, as the same user."""
-    there = existing(l2.directory)
+def _check_usable(name: str, directory: Path) -> None:
+    """It need not be there: whoever uses it makes it, as the same user."""
+    there = existing(directory)
     why = "is a file" if not there.is_dir() else None if os.access(there, os.W_OK | os.X_OK) else "is not writable"
     if why:
-        path = f"model {model_id}: l2.path {l2.directory}"
-        raise MachineError(f"{path} cannot be used ({there} {why}): give a writable directory")
+        raise MachineError(f"{name} {directory} cannot be used ({there} {why}): give a writable directory")
 
 
 def _check_adapters(model: ModelSettings, directory: Path) -> None:
     """An empty directory is right: adapters may come later."""
+    path = f"model {model.id}: lora.path {directory}"
     if not directory.is_dir():
-        raise ModelError(f"model {model.id}: lora.path {directory} is not a directory")
+        what = "is a file" if directory.exists() else "is not there"
+        raise ModelError(f"{path} {what}: give the directory whose folders are adapters, or make it (it may be empty)")
+    if not os.access(directory, os.R_OK | os.X_OK):
+        raise ModelError(f"{path} cannot be read: give its user the right to (chmod u+rx)")
+    if (directory / CONFIG).is_file():
+        raise ModelError(f"{path} is itself an adapter: give the directory that it lies in, {directory.parent}")
     most = model.engine.get("max_lora_rank") or _RANK
     for folder in folders_in(directory):
         try:
             rank = rank_of(folder)
         except ValueError as error:
-            raise ModelError(f"model {model.id}, adapter {folder}: {error}") from None
+            raise ModelError(f"model {model.id}: lora.path, adapter {folder}: {error}") from None
         if isinstance(most, int) and rank > most:
             wide = next((each for each in _RANKS if each >= rank), None)
             remedy = f"set `engine: {{max_lora_rank: {wide}}}`" if wide else f"vLLM takes at most {_RANKS[-1]}"
-            raise ModelError(f"model {model.id}, adapter {folder}: its rank is {rank}, above {most}: {remedy}")
+            raise ModelError(
+                f"model {model.id}: lora.path, adapter {folder}: its rank is {rank}, above {most}: {remedy}"
+            )
 
 
 def _has_model(source: str) -> bool:

@@ -19,6 +19,7 @@ _OWNER = re.compile(rf"/{TEMP_PREFIX}(\d+)-[^/]*$")
 # What a killed run leaves ends by itself when Ray finds its driver gone: within 4 s (seen).
 _LEFTOVERS_S = 15.0
 _LOOK_EVERY_S = 0.2
+_LAST_PORT = 65535
 
 
 def check_port(host: str, port: int, say: Callable[[str], None] | None = None) -> None:
@@ -35,7 +36,7 @@ def check_port(host: str, port: int, say: Callable[[str], None] | None = None) -
         while (error := _trial(host, port)) is not None and time.monotonic() < until:
             time.sleep(_LOOK_EVERY_S)
     if error is not None:
-        raise MachineError(f"port {port} on {host} cannot be used ({error.strerror}){_remedy(port)}")
+        raise MachineError(f"port {port} on {host} cannot be used ({error.strerror}){_remedy(host, port, error)}")
 
 
 def _trial(host: str, port: int) -> OSError | None:
@@ -48,8 +49,14 @@ def _trial(host: str, port: int) -> OSError | None:
     return None
 
 
-def _remedy(port: int) -> str:
-    another = f"choose another, e.g. `make serve PORT={port + 1}`"
+def _remedy(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EACCES:
+        return ": choose one above 1023, e.g. `make serve PORT=8000`"
+    if error.errno != errno.EADDRINUSE:
+        return (
+            f": {host} is no IPv4 address of this machine: 127.0.0.1 is this machine alone, 0.0.0.0 all its addresses"
+        )
+    another = f"choose another, e.g. `make serve PORT={port + 1 if port < _LAST_PORT else port - 1}`"
     for run in living_runs():
         if run.url.endswith(f":{port}"):
             here = f"`tierserve serve` (process {run.pid}) listens there"
@@ -58,6 +65,14 @@ def _remedy(port: int) -> str:
         pids = " ".join(str(process.pid) for process in left)
         return f": a killed `tierserve serve` left processes that do not end; end them with `kill {pids}`, or {another}"
     return f": {another}"
+
+
+def open_connections(port: int) -> int:
+    """How many clients are connected to `port` of this machine."""
+    return sum(
+        connection.status == psutil.CONN_ESTABLISHED and getattr(connection.laddr, "port", None) == port
+        for connection in psutil.net_connections("tcp")
+    )
 
 
 def left_by_dead_run(port: int) -> list[psutil.Process]:

@@ -54,3 +54,16 @@ def quiet_import_of_vllm() -> Iterator[None]:
     finally:
         if before is None:
             del os.environ["VLLM_CONFIGURE_LOGGING"]
+
+
+@contextmanager
+def no_native_errors() -> Iterator[None]:
+    """Nothing of what native code prints to standard error, which Python cannot redirect, is seen meanwhile."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

@@ -7,23 +7,27 @@ import shutil
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from types import TracebackType
 
+import psutil
+
 from app import demo_model
 from app.errors import ServingError
-from app.local.leftovers import descendants, end, remove_segments, segments_of
+from app.local.leftovers import descendants, end, remove_segments, segments_of, with_temporary
 from app.local.machine import OBJECT_STORE_BYTES
-from app.local.port import TEMP_PREFIX, check_port
+from app.local.port import TEMP_PREFIX, check_port, open_connections
 from app.local.preflight import check_file, check_here
 from app.local.progress import deployment_progress
-from app.local.quiet import quiet_ray, quiet_raylet, quiet_vllm
+from app.local.quiet import no_native_errors, quiet_ray, quiet_raylet, quiet_vllm
 from app.local.record import RunRecord
 from app.local.serve_file import ServeFile
 from app.local.serve_schema import unread_here
 from app.local.serve_state import StartCrashes
+from app.local.signals import cut_short_by_signals, undisturbed
 from app.settings import home
 
 Say = Callable[[str], None]
@@ -49,7 +53,7 @@ class LocalRun:
     def __enter__(self) -> "LocalRun":
         check_port(self.file.host, self.file.port, self._say)
         sweep_stale()  # first: what a killed run has left in /dev/shm is memory that the check would miss
-        check_here(self.file)
+        check_here(self.file)  # what `tierserve doctor` says of the file, in its order
         self._say("Checking the file (importing vLLM) ...")
         check_file(self.file)
         for path in unread_here(self.file):
@@ -65,9 +69,11 @@ class LocalRun:
         self._end()
 
     def _end(self) -> None:
-        self._say("Stopping ...")
-        self._stop()
-        self._say("Stopped. The L2 pool and the prepared model stay for the next start.")
+        with undisturbed():
+            began = time.monotonic()
+            hurried = self._stop()
+            how = ", at once: what was under way is lost" if hurried else ""
+            self._say(f"Stopped after {time.monotonic() - began:.0f} s{how}. {_STAYS}")
 
     def _start(self) -> None:
         if any(model.source == "demo" for entry in self.file.applications for model in entry.settings.models):
@@ -139,22 +145,49 @@ class LocalRun:
         assert self._temp is not None
         return self._temp / "session_latest" / "logs"
 
-    def _stop(self) -> None:
+    def _stop(self) -> bool:
+        """Take down everything that was started, and say what is waited for. Whether Ctrl-C made it do so at once."""
         processes = descendants()
         segments = segments_of(processes)
         # Ray prints that calls to actors which we end on purpose have failed.
         nowhere = io.StringIO()
-        with redirect_stdout(nowhere), redirect_stderr(nowhere), suppress(Exception):
-            _stop_serving()
-            import ray
+        with cut_short_by_signals() as haste:
+            self._say(_waited_for(open_connections(self.file.port)))
+            with redirect_stdout(nowhere), redirect_stderr(nowhere), suppress(Exception):
+                _stop_serving()
+                import ray
 
-            ray.shutdown()
-        end(processes)
-        remove_segments(segments)
+                ray.shutdown()
+            end(processes)
+        if haste.came:
+            self._kill(processes, segments)
+        else:
+            remove_segments(segments)
         if self._note is not None:
             self._note.unlink(missing_ok=True)
         if self._temp is not None:
             shutil.rmtree(self._temp, ignore_errors=True)
+        return haste.came
+
+    def _kill(self, processes: list[psutil.Process], segments: set[Path]) -> None:
+        """`processes`, whatever came after them, and what all of them would leave in /dev/shm."""
+        late = with_temporary(self._temp) if self._temp is not None else []
+        everyone = {*processes, *descendants(), *late}
+        segments |= segments_of(list(everyone))
+        with no_native_errors():  # Ray tells of each call whose actor we kill
+            end(list(everyone), grace_s=0.0, term_s=0.0)
+            remove_segments(segments)
+
+
+_STAYS = "The L2 pool and the prepared model stay for the next start."
+
+
+def _waited_for(connections: int) -> str:
+    at_once = "Ctrl-C again stops at once"
+    if not connections:
+        return f"Stopping replicas, cache servers and Ray ... ({at_once})"
+    open_ = "1 connection is open" if connections == 1 else f"{connections} connections are open"
+    return f"Stopping: {open_}, and answers under way are given time to end. {at_once}; they are lost then ..."
 
 
 @contextmanager

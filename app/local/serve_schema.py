@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 from app.errors import SettingsError
 from app.local.serve_file import ServeFile
 from app.names import hint
+from app.settings import Loc
 
 # What `tierserve serve` does with a file is said by these alone; `serve deploy` reads the rest too.
 _READ_HERE = {"applications", "http_options", "http_options.host", "http_options.port", "proxy_location"}
@@ -23,14 +24,14 @@ def check_schema(file: ServeFile) -> None:
     """Raises SettingsError: one line for each key that Ray Serve does not have, and each value that it refuses."""
     from ray.serve.schema import ServeDeploySchema
 
-    problems = list(_unknown(file.document, ServeDeploySchema, ""))
+    problems = list(_unknown(file.document, ServeDeploySchema, ()))
     if not problems:
         try:
             ServeDeploySchema.model_validate(dict(file.document))
         except ValidationError as error:
-            problems = [_refused(detail) for detail in error.errors(include_url=False)]
+            problems = [(detail["loc"], _refused(detail)) for detail in error.errors(include_url=False)]
     if problems:
-        raise SettingsError("\n".join(f"{file.path}: {line}" for line in problems))
+        raise SettingsError("\n".join(f"{file.at(loc)}: {line}" for loc, line in problems))
 
 
 def unread_here(file: ServeFile) -> list[str]:
@@ -46,19 +47,19 @@ def unread_here(file: ServeFile) -> list[str]:
     return [*top, *(path for path in http if path not in _READ_HERE), *inside]
 
 
-def _unknown(value: Any, schema: type[BaseModel], path: str) -> Iterator[str]:
-    """A line for each key in `value` that `schema`, or a schema inside it, does not have."""
+def _unknown(value: Any, schema: type[BaseModel], loc: Loc) -> Iterator[tuple[Loc, str]]:
+    """Where and a line, for each key in `value` that `schema`, or a schema inside it, does not have."""
     if not isinstance(value, Mapping):
         return
     for key, inner in value.items():
-        here = f"{path}.{key}".removeprefix(".")
+        here = (*loc, key)
         field = schema.model_fields.get(key)
         if field is None:
-            yield f"{here}: unknown key; {hint(str(key), schema.model_fields)}"
+            yield here, f"{_path(here)}: unknown key; {hint(str(key), schema.model_fields)}"
         elif section := _section(field.annotation):
             items = enumerate(inner) if isinstance(inner, list) else [(None, inner)]
             for index, item in items:
-                yield from _unknown(item, section, here if index is None else f"{here}[{index}]")
+                yield from _unknown(item, section, here if index is None else (*here, index))
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:
@@ -69,5 +70,8 @@ def _section(annotation: Any) -> type[BaseModel] | None:
 
 
 def _refused(detail: ErrorDetails) -> str:
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"]).removeprefix(".")
-    return f"{path}: {detail['msg'].removeprefix('Value error, ')}"
+    return f"{_path(detail['loc'])}: {detail['msg'].removeprefix('Value error, ')}"
+
+
+def _path(loc: Loc) -> str:
+    return "".join(f"[{part}]" if type(part) is int else f".{part}" for part in loc).removeprefix(".")

@@ -4,6 +4,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
 
@@ -35,3 +36,41 @@ def undisturbed() -> Iterator[None]:
             signal.signal(kind, signal.SIG_DFL if handler is None else handler)
     if came:
         raise KeyboardInterrupt(came[0])
+
+
+@dataclass
+class Haste:
+    """Whether a signal came that cuts short what is under way."""
+
+    came: bool = False
+
+
+@contextmanager
+def cut_short_by_signals() -> Iterator[Haste]:
+    """Ctrl-C or SIGTERM ends the block where it is, without an error, and says so in what is yielded. Later ones are
+    ignored until the block has been left.
+
+    The exception is KeyboardInterrupt, since Ray's calls pass on no other that a signal's handler raises (2.60.0).
+    """
+    haste = Haste()
+    if threading.current_thread() is not threading.main_thread():
+        yield haste  # signals interrupt the main thread alone
+        return
+    kinds = (signal.SIGINT, signal.SIGTERM)
+
+    def cut(number: int, _: FrameType | None) -> None:
+        for kind in kinds:
+            signal.signal(kind, signal.SIG_IGN)
+        haste.came = True
+        raise KeyboardInterrupt(number)
+
+    before = {kind: signal.signal(kind, cut) for kind in kinds}
+    try:
+        try:
+            yield haste
+        finally:
+            for kind, handler in before.items():
+                signal.signal(kind, signal.SIG_DFL if handler is None else handler)
+    except KeyboardInterrupt:  # around the restoring too: a signal may come just before it
+        if not haste.came:
+            raise

@@ -40,7 +40,7 @@ def test_render_of_every_configuration(path: Path) -> None:
 def test_bad_input_is_refused_first(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text("name: X\n")
-    with pytest.raises(ClusterError, match=r"bad.yaml: name"):
+    with pytest.raises(ClusterError, match=r"bad.yaml, line 1: name"):
         invoke("apply", "--config", str(bad))
     with pytest.raises(ClusterError, match="there is no stage nothing"):
         invoke("render", "--stage", "nothing")

@@ -85,7 +85,7 @@ def test_refused(changes: dict[str, Any], message: str) -> None:
 
 def test_every_problem_has_its_line() -> None:
     with pytest.raises(ClusterError) as caught:
-        parse_config(with_(name="X", namespace="Y"), "my.yaml")
+        parse_config(with_(name="X", namespace="Y"), lambda _: "my.yaml")
     assert [line.split(":")[0] for line in str(caught.value).splitlines()] == ["my.yaml", "my.yaml"]
 
 

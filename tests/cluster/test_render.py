@@ -1,5 +1,6 @@
 """What the rendered objects say, beyond being valid."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,16 @@ def test_ray_is_the_version_of_the_project(rendered: Renderer) -> None:
 
 def test_an_upgrade_does_not_need_every_gpu_twice(rendered: Renderer) -> None:
     assert ray_service(rendered)["upgradeStrategy"] == {"type": "None"}
+
+
+def test_a_worker_is_out_of_its_service_before_it_stops_and_has_time_to_stop(rendered: Renderer) -> None:
+    (group,) = ray_service(rendered)["rayClusterConfig"]["workerGroupSpecs"]
+    spec = group["template"]["spec"]
+    _, _, script = spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    found = re.fullmatch(r"sleep (\d+); exec ray stop --grace-period (\d+)", script)
+    assert found is not None
+    assert int(found[1]) >= 15, "answers under way have as long when Serve stops a replica"
+    assert int(found[1]) + int(found[2]) < spec["terminationGracePeriodSeconds"]
 
 
 def test_gpu_pods_take_the_whole_node(fleet: Renderer) -> None:

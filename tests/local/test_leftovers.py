@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.local.leftovers import descendants, end, remove_segments, segments_of
+from app.local.leftovers import descendants, end, remove_segments, segments_of, with_temporary
 
 HOLD = """
 import mmap, multiprocessing, signal, sys
@@ -33,6 +33,7 @@ class Child:
             [sys.executable, "-c", HOLD, str(self.segment), *how],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env={**os.environ, "TMPDIR": f"/tmp/tierserve-test-{os.getpid()}-{name}"},
             stderr=subprocess.DEVNULL,  # Python says of a killed process that it leaked a semaphore: that is the point
         )
         assert self._process.stdout is not None
@@ -70,6 +71,11 @@ def stubborn() -> Iterator[Child]:
 def test_children_and_their_segments_are_found(child: Child) -> None:
     assert child.process in descendants()
     assert child.segment in segments_of(descendants())
+
+
+def test_what_was_started_with_a_temporary_directory_is_found_by_it(child: Child) -> None:
+    assert child.process in with_temporary(Path(f"/tmp/tierserve-test-{os.getpid()}-one"))
+    assert with_temporary(Path(f"/tmp/tierserve-test-{os.getpid()}")) == []
 
 
 def test_a_semaphore_is_found_although_it_is_mapped_under_another_name(child: Child) -> None:

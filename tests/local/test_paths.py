@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.errors import MachineError, ModelError
-from app.local.paths import check_paths, notes_on_space
+from app.local.paths import check_paths, notes_on_adapters, notes_on_space
 from app.settings import Settings, load_settings
 
 
@@ -63,8 +63,47 @@ def adapter(directory: Path, config: str) -> Path:
 
 def test_adapters_may_come_later_but_their_directory_is_there(tmp_path: Path) -> None:
     check_paths(with_adapters(tmp_path))
-    with pytest.raises(ModelError, match=r"lora.path .* is not a directory"):
+    with pytest.raises(ModelError, match=r"lora.path .* is not there: give the directory .*, or make it"):
         check_paths(with_adapters(tmp_path / "nowhere"))
+
+
+def test_a_file_is_no_directory_of_adapters(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ModelError, match=r"lora.path .* is a file: give the directory whose folders are adapters"):
+        check_paths(with_adapters(tmp_path / "file"))
+
+
+def test_an_adapter_itself_is_no_directory_of_adapters(tmp_path: Path) -> None:
+    folder = adapter(tmp_path, json.dumps({"r": 8}))
+    with pytest.raises(ModelError, match=f"is itself an adapter: give the directory that it lies in, {tmp_path}$"):
+        check_paths(with_adapters(folder))
+
+
+def test_adapters_are_counted_and_folders_that_are_none_are_named_with_the_reason(tmp_path: Path) -> None:
+    adapter(tmp_path, json.dumps({"r": 8}))
+    for name in ("empty", "my adapter"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a file").write_text("")
+    where = f"lora.path {tmp_path}:"
+    assert notes_on_adapters(with_adapters(tmp_path)) == [
+        f"{where} 1 adapter (one)",
+        f"{where} empty is passed over, no adapter_config.json in it",
+        f"{where} my adapter is passed over, its name is none for an adapter:"
+        " letters, digits and . _ : - only, beginning with a letter or digit",
+    ]
+
+
+def test_of_many_folders_that_are_none_some_are_named(tmp_path: Path) -> None:
+    for number in range(15):
+        (tmp_path / f"f{number:02}").mkdir()
+    lines = notes_on_adapters(with_adapters(tmp_path))
+    assert lines[0].endswith(": 0 adapters")
+    assert len(lines) == 12
+    assert lines[-1].endswith(": 5 more folders are passed over")
+
+
+def test_adapters_in_a_bucket_are_not_looked_for() -> None:
+    assert notes_on_adapters(load_settings({"models": [{"id": "m", "lora": {"path": "s3://b/a"}}]})) == []
 
 
 def test_an_adapter_that_is_wider_than_the_engine_is_told_with_the_remedy(tmp_path: Path) -> None:
@@ -79,3 +118,10 @@ def test_a_folder_that_is_no_adapter_of_pefts_is_told(tmp_path: Path, config: st
     adapter(tmp_path, config)
     with pytest.raises(ModelError, match=r"adapter_config\.json"):
         check_paths(with_adapters(tmp_path))
+
+
+def test_a_file_is_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TIERSERVE_HOME", str(tmp_path / "file"))
+    with pytest.raises(MachineError, match=r"TIERSERVE_HOME .*/file cannot be used .* is a file"):
+        check_paths(with_pool(tmp_path / "pool"))

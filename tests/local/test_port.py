@@ -12,7 +12,7 @@ import pytest
 
 from app.errors import MachineError
 from app.local import port as ports
-from app.local.port import check_port, left_by_dead_run
+from app.local.port import check_port, left_by_dead_run, open_connections
 from app.local.record import RunRecord
 
 LISTEN = """
@@ -118,5 +118,16 @@ def test_a_port_whose_last_connection_just_ended_is_free(unused_port: int) -> No
 
 
 def test_a_host_that_is_not_here() -> None:
-    with pytest.raises(MachineError, match=r"port 80 on 192\.0\.2\.1 cannot be used"):
+    with pytest.raises(
+        MachineError, match=r"port 80 on 192\.0\.2\.1 cannot be used .* is no IPv4 address of this machine"
+    ):
         check_port("192.0.2.1", 80)
+
+
+def test_open_connections_are_counted(unused_port: int) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", unused_port))
+        server.listen()
+        assert open_connections(unused_port) == 0
+        with socket.create_connection(("127.0.0.1", unused_port)), server.accept()[0]:
+            assert open_connections(unused_port) == 1

@@ -3,10 +3,11 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import pytest
 
-from app.local.signals import undisturbed
+from app.local.signals import cut_short_by_signals, undisturbed
 
 PROGRAM = """
 import signal, sys
@@ -75,3 +76,43 @@ def test_in_another_thread_it_changes_nothing() -> None:
     thread.start()
     thread.join(10)
     assert found == [before]
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_cuts_a_block_short_that_allows_it(kind: signal.Signals) -> None:
+    before, done = signal.getsignal(kind), []
+    with cut_short_by_signals() as haste:
+        done.append("begun")
+        os.kill(os.getpid(), kind)
+        done.append("ended")
+    assert (haste.came, done) == (True, ["begun"])
+    assert signal.getsignal(kind) is before
+
+
+def test_a_block_that_nobody_cuts_short_ends_as_it_is() -> None:
+    with cut_short_by_signals() as haste:
+        pass
+    assert not haste.came
+
+    def work() -> None:
+        with cut_short_by_signals():
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        work()
+
+
+def test_what_cuts_a_block_short_passes_by_whoever_catches_exceptions() -> None:
+    with cut_short_by_signals() as haste, suppress(Exception):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("not cut")
+    assert haste.came
+
+
+def test_anybody_elses_interrupt_is_not_taken_for_a_signal() -> None:
+    def work() -> None:
+        with cut_short_by_signals():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work()

@@ -11,6 +11,7 @@ The tree is what stands under `args:` of an application in a `serve deploy` file
     │   └── routing                      the strategy that picks a replica
     ├── auth                             API keys and the tenants behind them
     ├── ingress                          the HTTP front: replicas, limits
+    ├── graceful_shutdown_timeout_s      for answers under way in a replica that is stopped
     └── usage_stats                      the telemetry of Ray, vLLM and LMCache: off unless true
 
 Pure: imports neither ray, vllm nor lmcache, so a file can be checked on any machine.
@@ -18,26 +19,23 @@ Pure: imports neither ray, vllm nor lmcache, so a file can be checked on any mac
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from app.errors import SettingsError
-from app.names import hint
+from app.settings_auth import AuthSettings
+from app.settings_section import MANY, VARIABLE, VAST_GIB, Section
+from app.settings_text import Loc, as_yaml, explain, follows
 
 GiB = 1 << 30
+GRACEFUL_SHUTDOWN_TIMEOUT_S = 15.0
+"""Unless a file says otherwise."""
 
-# What LMCache allows in a cache salt and in object file names, minus what would be awkward in a header.
-_TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
 # Model ids become deployment names and LMCache model names: `@`, spaces and control characters break one or the other.
 _MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,95}")
-
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# What a client can send in a header: no spaces, no other alphabets.
-_KEY = re.compile(r"[!-~]+")
 
 # Where Ray Serve LLM can load LoRA adapters from.
 _BUCKETS = ("s3://", "gs://", "abfss://", "azure://")
@@ -58,51 +56,34 @@ def home() -> Path:
     return path
 
 
-# Far above any machine: what is larger is a slip, and some of it would overflow.
-_MANY, _VAST_GIB = 10**6, 10**9
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_truth_as_number(cls, value: object, info: ValidationInfo) -> object:
-        """pydantic takes true for 1, and YAML takes yes, no, on and off for true and false."""
-        types = set(_types(cls.model_fields[info.field_name or ""].annotation))
-        if isinstance(value, bool) and types & {int, float} and bool not in types:
-            raise ValueError(f"must be a number, not {_yaml(value)} (which YAML makes of yes, no, on and off too)")
-        return value
-
-
-class L0Settings(_Section):
+class L0Settings(Section):
     """vLLM's paged KV with prefix caching, inside each engine."""
 
     enabled: bool = Field(True, description="vLLM's prefix caching. Off only for measurements.")
-    gib: Annotated[float, Field(gt=0, le=_VAST_GIB)] | None = Field(
+    gib: Annotated[float, Field(gt=0, le=VAST_GIB)] | None = Field(
         None, description="KV memory per engine. None: vLLM's own choice (gpu_memory_utilization); a CPU engine gets 1."
     )
-    block_tokens: Annotated[int, Field(gt=0, le=_MANY)] | None = Field(
+    block_tokens: Annotated[int, Field(gt=0, le=MANY)] | None = Field(
         None, description="Tokens per paged block. None: vLLM's own choice; a CPU engine gets 32."
     )
 
 
-class L1Settings(_Section):
+class L1Settings(Section):
     """Host DRAM: one LMCache server per node and tier configuration, shared by the replicas on that node."""
 
     enabled: bool = True
-    gib: float = Field(1.0, gt=0, le=_VAST_GIB, description="Host memory of the pool. On CPU it lies in /dev/shm.")
+    gib: float = Field(1.0, gt=0, le=VAST_GIB, description="Host memory of the pool. On CPU it lies in /dev/shm.")
     chunk_tokens: int = Field(
         64,
         gt=0,
-        le=_MANY,
+        le=MANY,
         description="Tokens per cached chunk. What is behind the last full chunk is prefilled on every hit.",
     )
     eviction_policy: Literal["LRU", "ARC"] = "LRU"
     workers: int = Field(2, ge=1, le=1024, description="Threads of the server that look chunks up and copy them.")
 
 
-class L2Settings(_Section):
+class L2Settings(Section):
     """The tier shared by all nodes. Needs L1: chunks pass through it in both directions."""
 
     enabled: bool = True
@@ -113,7 +94,7 @@ class L2Settings(_Section):
     )
     path: Path | None = Field(None, description="Directory of the pool. None: `l2` under TIERSERVE_HOME.")
     capacity_gib: float = Field(
-        8.0, gt=0, le=_VAST_GIB, description="Upper bound of what the pool keeps on its directory."
+        8.0, gt=0, le=VAST_GIB, description="Upper bound of what the pool keeps on its directory."
     )
     prefill_tokens_per_s: float = Field(
         0.0,
@@ -147,7 +128,7 @@ class L2Settings(_Section):
         return (self.path or home() / "l2").expanduser()
 
 
-class LoraSettings(_Section):
+class LoraSettings(Section):
     """LoRA adapters of a model. Clients ask for `MODEL:ADAPTER`; a replica loads an adapter when it is first asked."""
 
     path: str = Field(
@@ -157,7 +138,7 @@ class LoraSettings(_Section):
     max_per_replica: int = Field(
         16,
         ge=1,
-        le=_MANY,
+        le=MANY,
         description="Adapters that a replica keeps loaded. The one that was used longest ago makes room.",
     )
 
@@ -176,7 +157,7 @@ class LoraSettings(_Section):
         return None if self.path.startswith(_BUCKETS) else Path(self.path).expanduser()
 
 
-class RoutingSettings(_Section):
+class RoutingSettings(Section):
     """How a request finds its replica. See docs/routing.md."""
 
     strategy: Literal["prefix_aware", "kv_aware", "session", "round_robin"] = "prefix_aware"
@@ -189,9 +170,9 @@ class RoutingSettings(_Section):
     log_decisions: bool = Field(False, description="Log a line of JSON for each choice.")
 
 
-class AutoscalingSettings(_Section):
-    min_replicas: int = Field(1, ge=0, le=_MANY)
-    max_replicas: int = Field(2, ge=1, le=_MANY)
+class AutoscalingSettings(Section):
+    min_replicas: int = Field(1, ge=0, le=MANY)
+    max_replicas: int = Field(2, ge=1, le=MANY)
     target_ongoing_requests: float = Field(8, gt=0, description="Requests per replica that autoscaling aims at.")
 
     @model_validator(mode="after")
@@ -201,7 +182,7 @@ class AutoscalingSettings(_Section):
         return self
 
 
-class ModelSettings(_Section):
+class ModelSettings(Section):
     """One model behind the endpoint, with its own replicas, tiers and routing."""
 
     id: str = Field(description="The name clients ask for.")
@@ -213,15 +194,15 @@ class ModelSettings(_Section):
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     accelerator: str = Field("cpu", description="cpu, gpu (any), or Ray's name of an accelerator type such as L40S.")
     num_cpus: float = Field(1, ge=0, description="CPUs that Ray reserves for a replica.")
-    replicas: int | None = Field(None, ge=1, le=_MANY)
+    replicas: int | None = Field(None, ge=1, le=MANY)
     autoscaling: AutoscalingSettings | None = None
     max_ongoing_requests: int = Field(
-        64, ge=1, le=_MANY, description="Requests a replica runs or batches at once; more wait in the router."
+        64, ge=1, le=MANY, description="Requests a replica runs or batches at once; more wait in the router."
     )
     max_queued_requests: int = Field(
         256,
         ge=-1,
-        le=_MANY,
+        le=MANY,
         description="Requests that may wait in each ingress; more are refused with 503. -1: no limit.",
     )
     stream_batching_ms: float = Field(
@@ -265,7 +246,7 @@ class ModelSettings(_Section):
     @field_validator("env")
     @classmethod
     def _valid_environment(cls, value: dict[str, str]) -> dict[str, str]:
-        if wrong := [name for name in value if not _VARIABLE.fullmatch(name)]:
+        if wrong := [name for name in value if not VARIABLE.fullmatch(name)]:
             raise ValueError(f"{wrong[0]!r} is no name of a variable: letters, digits and _, beginning with no digit")
         if wrong := [name for name, text in value.items() if "\0" in text]:
             raise ValueError(f"{wrong[0]} holds a NUL, which no variable can")
@@ -303,66 +284,23 @@ class ModelSettings(_Section):
         return self.l0.block_tokens or (32 if self.on_cpu else None)
 
 
-class ApiKeySettings(_Section):
-    """One key and the tenant it belongs to. Tenants never share cached KV."""
-
-    tenant: str
-    key: str | None = Field(None, min_length=8, description="The key itself. Prefer key_env outside a laptop.")
-    key_env: str | None = Field(None, description="Environment variable of the ingress that holds the key.")
-
-    @field_validator("tenant")
-    @classmethod
-    def _valid_tenant(cls, value: str) -> str:
-        if not _TENANT.fullmatch(value):
-            raise ValueError("letters, digits and . _ - only, at most 64")
-        return value
-
-    @field_validator("key")
-    @classmethod
-    def _sendable_key(cls, value: str | None) -> str | None:
-        if value is not None and not _KEY.fullmatch(value):
-            raise ValueError("no client can send it: use ASCII letters, digits and signs, without spaces")
-        return value
-
-    @field_validator("key_env")
-    @classmethod
-    def _valid_variable(cls, value: str | None) -> str | None:
-        if value is not None and not _VARIABLE.fullmatch(value):
-            raise ValueError(f"{value!r} is no name of a variable: give its name, without $")
-        return value
-
-    @model_validator(mode="after")
-    def _one_source(self) -> "ApiKeySettings":
-        if (self.key is None) == (self.key_env is None):
-            raise ValueError("give exactly one of `key` and `key_env`")
-        return self
-
-
-class AuthSettings(_Section):
-    api_keys: tuple[ApiKeySettings, ...] = Field((), description="Empty: every request is served, without a tenant.")
-
-    @model_validator(mode="after")
-    def _one_tenant_per_key(self) -> "AuthSettings":
-        tenants: dict[str, str] = {}
-        for entry in self.api_keys:
-            if entry.key is not None and tenants.setdefault(entry.key, entry.tenant) != entry.tenant:
-                raise ValueError(
-                    f"api_keys: {tenants[entry.key]} and {entry.tenant} have the same key: give each its own"
-                )
-        return self
-
-
-class IngressSettings(_Section):
-    replicas: int = Field(1, ge=1, le=_MANY)
-    max_ongoing_requests: int = Field(1000, ge=1, le=_MANY)
+class IngressSettings(Section):
+    replicas: int = Field(1, ge=1, le=MANY)
+    max_ongoing_requests: int = Field(1000, ge=1, le=MANY)
     num_cpus: float = Field(0.1, ge=0)
     request_timeout_s: float = Field(600, gt=0)
 
 
-class Settings(_Section):
+class Settings(Section):
     models: tuple[ModelSettings, ...] = Field(min_length=1)
     auth: AuthSettings = AuthSettings()
     ingress: IngressSettings = IngressSettings()
+    graceful_shutdown_timeout_s: float = Field(
+        GRACEFUL_SHUTDOWN_TIMEOUT_S,
+        ge=0,
+        description="How long answers may go on in a replica that Serve stops (an update, a smaller fleet, the end);"
+        " what is not done by then ends with an error.",
+    )
     usage_stats: bool = Field(False, description="Let Ray, vLLM and LMCache send their usage statistics.")
 
     @model_validator(mode="after")
@@ -382,9 +320,6 @@ def deployment_stem(model_id: str) -> str:
     return model_id.replace("/", "--").replace(".", "_")
 
 
-Loc = tuple[int | str, ...]
-
-
 def _nowhere(loc: Loc) -> str:
     return ""
 
@@ -398,108 +333,10 @@ def load_settings(args: Mapping[str, Any], place: Callable[[Loc], str] = _nowher
         SettingsError: one line per problem, with the path of the key and, for an unknown key, the nearest valid one.
     """
     if not isinstance(args, Mapping):
-        raise SettingsError(f"{place(())}args: must be a mapping that begins with `models:`, not {_yaml(args)}")
+        raise SettingsError(f"{place(())}args: must be a mapping that begins with `models:`, not {as_yaml(args)}")
     try:
         return Settings.model_validate(dict(args))
     except ValidationError as error:
         details = error.errors(include_url=False)
-        lines = [place(detail["loc"]) + _explain(detail) for detail in details if not _follows(detail, details)]
+        lines = [place(detail["loc"]) + explain(detail, Settings) for detail in details if not follows(detail, details)]
         raise SettingsError("\n".join(lines)) from None
-
-
-def _follows(detail: ErrorDetails, details: list[ErrorDetails]) -> bool:
-    """pydantic drops an item that it refuses from its list and then complains that the list is too short."""
-    inside = [other["loc"] for other in details if other["loc"][: len(detail["loc"])] == detail["loc"]]
-    return detail["type"] == "too_short" and len(inside) > 1
-
-
-# What pydantic says in terms of Python's types, said in terms of YAML's.
-_PLAIN = {
-    "missing": "is required",
-    "model_type": "must be a mapping of keys to values",
-    "dict_type": "must be a mapping of keys to values",
-    "tuple_type": "must be a list",
-    "too_short": "must have at least one item",
-    "string_type": "must be a text",
-    "path_type": "must be a path",
-    "bool_parsing": "must be true or false",
-    "bool_type": "must be true or false",
-    "int_parsing": "must be a whole number",
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "int_parsing_size": "must be a number of less than 4300 digits",
-    "float_parsing": "must be a number",
-    "float_type": "must be a number",
-}
-_SECRET = "key"
-
-
-def _explain(detail: ErrorDetails) -> str:
-    loc, kind = detail["loc"], detail["type"]
-    if loc and loc[-1] == "[key]":
-        loc, kind = loc[:-1], "invalid_key"
-    path = _path(loc)
-    if kind == "extra_forbidden":
-        return f"{path}: unknown key; {hint(str(loc[-1]), _section_at(loc[:-1]).model_fields)}"
-    if kind == "invalid_key":
-        return f"{path}: keys must be texts: put it in quotes"
-    message = _PLAIN.get(kind) or re.sub(
-        "^(Input|String) should ", "must ", detail["msg"].removeprefix("Value error, ")
-    )
-    if kind not in ("missing", "too_short", "value_error") and loc[-1:] != (_SECRET,):
-        message += f", not {_yaml(detail['input'])}"
-    if kind == "string_type" and isinstance(detail["input"], (bool, int, float)):
-        message += ": put it in quotes"
-    return f"{path}: {message}" if path else message
-
-
-def _yaml(value: object) -> str:
-    """A value as it stands in the file; of a large one what it is."""
-    if value is None:
-        return "empty"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Mapping):
-        return "a mapping"
-    if isinstance(value, (list, tuple)):
-        return "a list"
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
-
-
-_SHOWN = 60
-
-
-def _types(annotation: Any) -> Iterator[Any]:
-    """The types in an annotation, without what is around them."""
-    inner = get_args(annotation)
-    if not inner:
-        yield annotation
-    for one in inner:
-        yield from _types(one)
-
-
-def _path(loc: Loc) -> str:
-    parts = (
-        f"[{part}]" if type(part) is int else f".{_yaml(part) if isinstance(part, bool) else part}" for part in loc
-    )
-    return "".join(parts).removeprefix(".")
-
-
-def _section_at(loc: Loc) -> type[BaseModel]:
-    """The section of the tree that `loc` leads to; positions in lists and types of unions are passed over."""
-    section: type[BaseModel] = Settings
-    for part in loc:
-        field = section.model_fields.get(str(part))
-        found = _section_in(field.annotation) if field else None
-        section = found or section
-    return section
-
-
-def _section_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for inner in getattr(annotation, "__args__", ()):
-        if found := _section_in(inner):
-            return found
-    return None

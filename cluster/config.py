@@ -33,7 +33,7 @@ from pydantic_core import ErrorDetails
 
 from app.errors import ClusterError, SettingsError
 from app.local.yaml_file import read_yaml
-from app.settings import Loc
+from app.settings_text import Loc
 from cluster.files import data
 from cluster.instances import instance
 from cluster.limits import NAMESPACE_NAME, OBJECT_NAME, RAYSERVICE_NAME, check_label, check_quantity

@@ -211,9 +211,9 @@ def test_every_section_refuses_unknown_keys() -> None:
     """A section that did not would swallow typing errors."""
 
     def sections(of: type[BaseModel]) -> set[type[BaseModel]]:
-        from app.settings import _section_in
+        from app.settings_text import section_in
 
-        inner = {found for field in of.model_fields.values() if (found := _section_in(field.annotation))}
+        inner = {found for field in of.model_fields.values() if (found := section_in(field.annotation))}
         return {of}.union(*map(sections, inner))
 
     found = sections(Settings)

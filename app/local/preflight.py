@@ -12,7 +12,8 @@ from app.local.paths import check_paths
 from app.local.quiet import quiet_import_of_vllm
 from app.local.serve_file import ServeFile
 from app.local.serve_schema import check_schema
-from app.settings import AuthSettings, Loc
+from app.settings_auth import AuthSettings
+from app.settings_text import Loc
 
 
 def check_here(file: ServeFile, *, room: bool = True) -> None:

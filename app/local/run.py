@@ -8,7 +8,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +28,7 @@ from app.local.serve_file import ServeFile
 from app.local.serve_schema import unread_here
 from app.local.serve_state import StartCrashes
 from app.local.signals import cut_short_by_signals, undisturbed
-from app.settings import home
+from app.settings import Settings, home
 
 Say = Callable[[str], None]
 
@@ -119,11 +119,13 @@ class LocalRun:
         quiet_vllm()
         from ray import serve
 
-        from app.main import build
+        from app.main import application
 
         quiet_ray()
         serve.start(proxy_location="HeadOnly", http_options={"host": self.file.host, "port": self.file.port})
-        applications = [(entry.name, entry.route_prefix, build(entry.args)) for entry in self.file.applications]
+        applications = [
+            (entry.name, entry.route_prefix, application(_hurried(entry.settings))) for entry in self.file.applications
+        ]
         self._say("Starting the engines ...")
         running = _Deploying(lambda: [serve.run(app, name=n, route_prefix=r) for n, r, app in applications])
         crashes = StartCrashes(self._logs())
@@ -154,7 +156,7 @@ class LocalRun:
         with cut_short_by_signals() as haste:
             self._say(_waited_for(open_connections(self.file.port)))
             with redirect_stdout(nowhere), redirect_stderr(nowhere), suppress(Exception):
-                _stop_serving()
+                _stop_serving([entry.name for entry in self.file.applications])
                 import ray
 
                 ray.shutdown()
@@ -179,6 +181,7 @@ class LocalRun:
             remove_segments(segments)
 
 
+_GRACE_S = 3.0
 _STAYS = "The L2 pool and the prepared model stay for the next start."
 
 
@@ -219,7 +222,13 @@ class _Deploying(threading.Thread):
         return not self.is_alive()
 
 
-def _stop_serving() -> None:
+def _hurried(settings: Settings) -> Settings:
+    """Whoever presses Ctrl-C waits for the answers under way."""
+    wait_s = min(settings.graceful_shutdown_timeout_s, _GRACE_S)
+    return settings.model_copy(update={"graceful_shutdown_timeout_s": wait_s})
+
+
+def _stop_serving(names: Sequence[str]) -> None:
     import ray
     from ray import serve
 
@@ -227,6 +236,9 @@ def _stop_serving() -> None:
 
     if not ray.is_initialized():
         return
+    for name in names:  # before the proxies, which end the connections of what is not told by then
+        with suppress(Exception):
+            serve.delete(name)
     serve.shutdown()
     for cache in node_caches():
         with suppress(ray.exceptions.RayError):

@@ -8,7 +8,8 @@ from typing import Any
 from app.errors import SettingsError
 from app.local.yaml_file import YamlFile, read_yaml
 from app.names import nearest
-from app.settings import Loc, Settings, load_settings
+from app.settings import Settings, load_settings
+from app.settings_text import Loc
 
 IMPORT_PATH = "app.main:build"
 _EXAMPLE = "serve_configs/local.yaml"

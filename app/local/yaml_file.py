@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from app.errors import SettingsError
-from app.settings import Loc
+from app.settings_text import Loc
 
 _INT = "tag:yaml.org,2002:int"
 _SURPRISING = re.compile(r"[-+]?(0[0-7_]+|[\d_]+(:[0-5]?\d)+)")

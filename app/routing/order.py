@@ -69,24 +69,25 @@ class Order:
         if there <= 1:
             return rows.get(mask.bit_length() - 1)
         if there * there < _LOOKS * len(rows):
-            found = None
-            while mask:
-                row = rows[mask.bit_length() - 1]
-                mask ^= row.bit
-                if found is None or row.key < found.key:
-                    found = row
-            return found
+            return self._lowest(mask)
         top = self._top()
         return top if top.bit & mask else self.first(mask, 1)[0]
 
     def first(self, mask: int, count: int) -> list[Row]:
-        """Up to `count` of the least busy replicas in `mask`, in order. The same, times the square root of `count`."""
+        """Up to `count` of the least busy replicas in `mask`, in order. The same, times the square root of `count`; and
+        never much more than looking at each, as where those in `mask` are busier than all others.
+        """
         there = mask.bit_count()
+        if not there:
+            return []
         if there * there < _LOOKS * count * len(self._rows):
-            return sorted((self._rows[slot] for slot in slots_of(mask)), key=_by_key)[:count]
+            return self._looked_at(mask, count)
         found: list[Row] = []
         taken: list[tuple[float, int]] = []
         while mask and len(found) < count:
+            if len(taken) > there // _LOOKS:
+                found += self._looked_at(mask, count - len(found))
+                break
             row = self._top()
             taken.append(heappop(self._heap))
             if row.bit & mask:
@@ -95,6 +96,23 @@ class Order:
         for entry in taken:
             heappush(self._heap, entry)
         return found
+
+    def _lowest(self, mask: int) -> Row:
+        """Looks at each replica in `mask`, of which there must be one."""
+        rows = self._rows
+        found = rows[mask.bit_length() - 1]
+        while mask:
+            row = rows[mask.bit_length() - 1]
+            mask ^= row.bit
+            if row.key < found.key:
+                found = row
+        return found
+
+    def _looked_at(self, mask: int, count: int) -> list[Row]:
+        """Looks at each replica in `mask`, of which there must be one if `count` is not zero."""
+        if count == 1:
+            return [self._lowest(mask)]
+        return sorted((self._rows[slot] for slot in slots_of(mask)), key=_by_key)[:count]
 
     def check_integrity(self, number: Callable[[Row], float]) -> None:
         """Raises AssertionError unless every replica is as busy as `number` says, and found where it is filed."""

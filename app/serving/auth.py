@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.errors import SettingsError
 from app.serving.http_errors import error_response
-from app.settings import ApiKeySettings, AuthSettings
+from app.settings_auth import ApiKeySettings, AuthSettings
 
 # Paths that a load balancer asks without a key.
 _OPEN = {"/health"}

@@ -31,9 +31,10 @@ from app.serving.http_errors import PARSED, ModelNotFound, Overloaded, install_e
 from app.serving.llm_config import deployment_name
 from app.serving.request_checks import check_body
 from app.serving.second_try import with_second_try
-from app.serving.stopping import GRACE_S, Stopping
+from app.serving.stopping import Stopping
 from app.serving.stream_preface import ASKING_HEADER, take_preface
-from app.settings import AuthSettings, LoraSettings, Settings
+from app.settings import GRACEFUL_SHUTDOWN_TIMEOUT_S, LoraSettings, Settings
+from app.settings_auth import AuthSettings
 
 logger = logging.getLogger("tierserve.routing")
 
@@ -62,7 +63,7 @@ class TieredIngress(OpenAiIngress):
         *,
         adapters: Mapping[str, LoraSettings] | None = None,
         tokenized: Mapping[str, LLMConfig] | None = None,
-        grace_s: float = GRACE_S,
+        grace_s: float = GRACEFUL_SHUTDOWN_TIMEOUT_S,
         **kwargs: Any,
     ) -> None:
         """`adapters`: of the models that have some. `tokenized`: the models whose routing strategy wants token ids.

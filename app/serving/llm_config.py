@@ -10,7 +10,7 @@ from app.errors import SettingsError
 from app.routing.core import RoutingCore
 from app.serving import executor, local_weights
 from app.serving.engine_arguments import check_engine_arguments, in_numbers
-from app.serving.stopping import GRACE_S, engine_options
+from app.serving.stopping import engine_options
 from app.settings import GiB, ModelSettings, Settings, deployment_stem
 
 # vLLM, LMCache and Ray each send usage statistics unless told otherwise.
@@ -19,7 +19,7 @@ _CPU_L0_GIB = 1.0
 NAME_PREFIX = "engine:"
 
 
-def llm_config(model: ModelSettings, settings: Settings, grace_s: float = GRACE_S) -> LLMConfig:
+def llm_config(model: ModelSettings, settings: Settings) -> LLMConfig:
     """Raises SettingsError for an engine argument that vLLM would refuse; ModelError if the demo model is missing."""
     check_engine_arguments(model)
     on_cpu, source = model.on_cpu, _source(model)
@@ -31,7 +31,7 @@ def llm_config(model: ModelSettings, settings: Settings, grace_s: float = GRACE_
         accelerator_config={"kind": "cpu" if on_cpu else "gpu"},
         placement_group_config={"bundles": [{"CPU": model.num_cpus}]} if on_cpu else None,
         runtime_env={"env_vars": environment(model, settings)},
-        deployment_config=deployment_options(model) | engine_options(grace_s),
+        deployment_config=deployment_options(model) | engine_options(settings.graceful_shutdown_timeout_s),
         lora_config=_lora_config(model),
         experimental_configs={"stream_batching_interval_ms": model.stream_batching_ms},
         **({"callback_config": {"callback_class": local_weights.PATH}} if on_disk else {}),

@@ -27,10 +27,10 @@ from app.serving.prefill_stats import tap_prefill_stats
 from app.serving.report_book import Origin, ReportBook
 from app.serving.request_checks import check_token_ids
 from app.serving.single_flight import SingleFlight
-from app.serving.stopping import GRACE_S, Stopping
+from app.serving.stopping import Stopping
 from app.serving.stream_preface import is_asked_for, with_preface
 from app.serving.tokenization import attach_tokenization
-from app.settings import LoraSettings
+from app.settings import GRACEFUL_SHUTDOWN_TIMEOUT_S, LoraSettings
 from app.tiers.cache_spec import CacheSpec
 from app.tiers.events import LookupFeed
 from app.tiers.node_cache import CacheLease
@@ -56,7 +56,7 @@ class TieredLLMServer(LLMServer):
         cache: CacheSpec | None = None,
         kv_events: bool = False,
         lora: LoraSettings | None = None,
-        grace_s: float = GRACE_S,
+        grace_s: float = GRACEFUL_SHUTDOWN_TIMEOUT_S,
         **kwargs: Any,
     ) -> None:
         context = serve.get_replica_context()

@@ -16,9 +16,6 @@ from ray._private import worker
 
 T = TypeVar("T")
 
-GRACE_S = 15.0
-"""How long answers may go on in a replica that is being stopped, unless an application says otherwise."""
-
 _LOOK_EVERY_S = 0.2
 # What ending takes after the grace: until a client has read its error; until an engine's process is gone.
 _TELL_S, _TEAR_DOWN_S = 5.0, 15.0

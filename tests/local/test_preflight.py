@@ -11,7 +11,8 @@ from app.errors import SettingsError, TierserveError
 from app.local.accelerators import check_accelerator
 from app.local.preflight import check_file, check_here, check_keys
 from app.local.serve_file import ServeFile, load_serve_file
-from app.settings import AuthSettings, ModelSettings, load_settings
+from app.settings import ModelSettings, load_settings
+from app.settings_auth import AuthSettings
 
 
 def model(**fields: Any) -> ModelSettings:

@@ -95,3 +95,20 @@ def test_changes_do_not_pile_up_in_a_large_fleet() -> None:
         order.move(rows[7], number[7])
         order.check_integrity(lambda row: number[row.slot])
     assert order.least((1 << 100) - 1) is rows[0]
+
+
+def test_those_that_are_busier_than_all_others_are_found_without_walking_past_these(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order, rows = make(1024)
+    for slot, row in rows.items():
+        order.move(row, float(slot))
+    steps = []
+    top = Order._top
+    monkeypatch.setattr(Order, "_top", lambda self: steps.append(1) or top(self))  # type: ignore[func-returns-value]
+    busy = ((1 << 1024) - 1) >> 512 << 512
+    least = order.least(busy)
+    assert least is not None
+    assert least.slot == 512
+    assert [row.slot for row in order.first(busy, 20)] == list(range(512, 532))
+    assert len(steps) < 2 * 512 // 4

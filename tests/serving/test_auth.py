@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from app.errors import SettingsError
 from app.serving.auth import ApiKeyMiddleware, key_digests, storable_salt, tenant_salt
-from app.settings import AuthSettings
+from app.settings_auth import AuthSettings
 
 AUTH = AuthSettings.model_validate(
     {"api_keys": [{"tenant": "one", "key": "key-of-one"}, {"tenant": "two", "key_env": "KEY_TWO"}]}

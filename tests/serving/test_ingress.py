@@ -19,7 +19,8 @@ from app.serving.auth import tenant_salt
 from app.serving.http_errors import ModelNotFound
 from app.serving.ingress import TieredIngress, application
 from app.serving.stream_preface import is_asked_for, with_preface
-from app.settings import AuthSettings, LoraSettings
+from app.settings import LoraSettings
+from app.settings_auth import AuthSettings
 
 DETAILS = {"cached_tokens": 96, "l0_tokens": 32, "l1_tokens": 64, "l2_tokens": 0, "computed_tokens": 4, "replica": "r1"}
 

@@ -30,7 +30,7 @@ from app.routing.kv_index import EngineIndex
 from app.routing.kv_keys import block_keys, chunk_keys, pack, scope_seed
 from app.routing.load import LoadBook
 from app.routing.nodes import Nodes
-from app.routing.policy import RANKS, CacheReport, Choice, Held, Ranking, Replica, Request
+from app.routing.policy import RANKS, CacheReport, Choice, Count, Held, Ranking, Replica, Request
 from app.routing.prefix_aware import LOAD_WEIGHT, RECENT_WEIGHT, PrefixAware
 from app.routing.roster import Roster
 from app.routing.runs import disjoint, few_of
@@ -64,10 +64,10 @@ class KvAware:
         clock: Callable[[], float],
         random: Callable[[], float],
         *,
-        chunk_tokens: int = 256,
+        chunk_tokens: Count = 256,
         base_models: Sequence[str] = (),
-        max_blocks: int = 1_000_000,
-        max_bytes: int = 64 << 20,
+        max_blocks: Count = 1_000_000,
+        max_bytes: Count = 64 << 20,
     ) -> None:
         self.l0 = EngineIndex(max_blocks)
         self.l1 = TierIndex(max_blocks)

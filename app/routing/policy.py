@@ -5,7 +5,7 @@ knows nothing of Ray. `round_robin.py` is the trivial implementation, next to wh
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
@@ -15,6 +15,11 @@ from app.routing.roster import Roster
 
 Held = tuple[int, int] | None
 """What a replica held of a prompt that was sent there: (pieces, when that was last used, on the policy's own clock)."""
+# What an option of a strategy may be: strategies.py checks what files say by these.
+Count = Annotated[int, msgspec.Meta(gt=0)]
+Amount = Annotated[float, msgspec.Meta(gt=0)]
+Weight = Annotated[float, msgspec.Meta(ge=0)]
+
 RANKS = 8
 """How many replicas a ranking names when nothing but load tells them apart."""
 

@@ -24,7 +24,7 @@ from operator import attrgetter
 
 from app.routing.load import LoadBook
 from app.routing.load_row import Row
-from app.routing.policy import CacheReport, Choice, Held, Ranking, Replica, Request
+from app.routing.policy import Amount, CacheReport, Choice, Count, Held, Ranking, Replica, Request, Weight
 from app.routing.prefix_tree import Level, PrefixTree
 from app.routing.prompt import PIECE_BYTES
 from app.routing.roster import Roster, slots_of
@@ -58,12 +58,11 @@ class PrefixAware:
         load: LoadBook,
         clock: Callable[[], float],
         *,
-        max_bytes: int = 64 << 20,
-        half_life_s: float = 60.0,
-        hot_uses: float = 8.0,
-        load_weight: float = LOAD_WEIGHT,
-        recent_weight: float = RECENT_WEIGHT,
-        piece_bytes: int = PIECE_BYTES,
+        max_bytes: Count = 64 << 20,
+        half_life_s: Amount = 60.0,
+        hot_uses: Amount = 8.0,
+        load_weight: Weight = LOAD_WEIGHT,
+        recent_weight: Weight = RECENT_WEIGHT,
     ) -> None:
         self.tree = PrefixTree(roster, max_bytes, half_life_s)
         self._roster = roster
@@ -74,7 +73,6 @@ class PrefixAware:
         self._hot_uses = hot_uses
         self._load_weight = load_weight
         self._recent_weight = recent_weight
-        self._piece_bytes = piece_bytes
         self._bytes_per_token = 4.0
         # Per replica, the tick up to which unused prefixes are known to have left its cache.
         self._horizon: dict[int, int] = {}
@@ -84,7 +82,7 @@ class PrefixAware:
     def rank(self, request: Request, candidates: int) -> Ranking:
         prompt, load, horizon = request.prompt, self._load, self._horizon
         pieces, weight, recent = prompt.pieces, self._load_weight, self._recent_weight
-        names, tokens = self._roster.names, self._piece_bytes / self._bytes_per_token
+        names, tokens = self._roster.names, PIECE_BYTES / self._bytes_per_token
         steps = [_NOTHING, *self.tree.match(pieces, self._clock())]
         last = len(steps) - 1
         lacking, left = float(len(pieces) - steps[last].depth), candidates
@@ -210,4 +208,4 @@ class PrefixAware:
         return None
 
     def _tokens(self, pieces: int) -> float:
-        return pieces * self._piece_bytes / self._bytes_per_token
+        return pieces * PIECE_BYTES / self._bytes_per_token

@@ -8,11 +8,13 @@ learned, so several ingress replicas agree without sharing anything: the ring de
 
 import math
 from bisect import bisect_left, insort
+from typing import Annotated
 
+import msgspec
 import xxhash
 
 from app.routing.load import LoadBook
-from app.routing.policy import RANKS, CacheReport, Choice, Held, Ranking, Replica, Request, by_load
+from app.routing.policy import RANKS, CacheReport, Choice, Count, Held, Ranking, Replica, Request, by_load
 from app.routing.roster import Roster
 
 
@@ -26,9 +28,9 @@ class Session:
         roster: Roster,
         load: LoadBook,
         *,
-        points: int = 64,
-        balance: float = 1.25,
-        slack: int = 2,
+        points: Count = 64,
+        balance: Annotated[float, msgspec.Meta(ge=1)] = 1.25,
+        slack: Annotated[int, msgspec.Meta(ge=0)] = 2,
     ) -> None:
         self._roster = roster
         self._load = load

@@ -5,6 +5,8 @@ request.
 import inspect
 from collections.abc import Callable
 
+import msgspec
+
 from app.errors import SettingsError
 from app.routing.kv_aware import KvAware
 from app.routing.load import LoadBook
@@ -30,7 +32,7 @@ def make_policy(
     random: Callable[[], float],
     options: dict[str, object],
 ) -> Policy:
-    """Raises SettingsError for an unknown strategy or option."""
+    """Raises SettingsError for an unknown strategy or option, or a value that the option cannot have."""
     make = STRATEGIES.get(strategy)
     if make is None:
         raise SettingsError(f"unknown routing strategy {strategy!r}: choose one of {', '.join(sorted(STRATEGIES))}")
@@ -41,5 +43,15 @@ def make_policy(
         raise SettingsError(
             f"routing strategy {strategy} has no option {unknown[0]!r}; it has: {', '.join(known) or 'none'}"
         )
+    checked = {name: _checked(name, value, takes[name].annotation) for name, value in options.items()}
     given: dict[str, object] = {"roster": roster, "load": load, "clock": clock, "random": random}
-    return make(**{name: value for name, value in given.items() if name in takes}, **options)
+    return make(**{name: value for name, value in given.items() if name in takes}, **checked)
+
+
+def _checked(name: str, value: object, kind: object) -> object:
+    """`value` as the option's annotation wants it, bounds included."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        expected, _, _ = str(error).replace("`", "").partition(", got ")
+        raise SettingsError(f"{name}: {expected[0].lower()}{expected[1:]}, not {value!r}") from None

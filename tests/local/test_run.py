@@ -30,7 +30,8 @@ with open(sys.argv[1], "w+b") as file:
 print("holding", flush=True)
 signal.pause()
 '''
-runs._stop_serving = lambda: time.sleep(600)
+runs._stop_serving = lambda names: time.sleep(600)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
 run = runs.LocalRun(load_serve_file(Path(sys.argv[1])), lambda line: print(line, flush=True))
 child = subprocess.Popen([sys.executable, "-c", HOLD, sys.argv[2]], stdout=subprocess.PIPE)
 child.stdout.readline()

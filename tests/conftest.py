@@ -1,5 +1,6 @@
 """What every test may use: a home of its own, free ports, and waiting for a condition instead of for time to pass."""
 
+import signal
 import socket
 import threading
 import time
@@ -13,6 +14,10 @@ from hypothesis import settings
 # No deadline: this machine is shared, and a slow moment is not a failure.
 settings.register_profile("tierserve", deadline=None)
 settings.load_profile("tierserve")
+
+# A shell starts what it runs in the background deaf to Ctrl-C, which every process below inherits: tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class WaitUntil(Protocol):

@@ -31,7 +31,6 @@ print("holding", flush=True)
 signal.pause()
 '''
 runs._stop_serving = lambda names: time.sleep(600)
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
 run = runs.LocalRun(load_serve_file(Path(sys.argv[1])), lambda line: print(line, flush=True))
 child = subprocess.Popen([sys.executable, "-c", HOLD, sys.argv[2]], stdout=subprocess.PIPE)
 child.stdout.readline()

@@ -36,6 +36,7 @@ class AdapterLoader(LoraModelLoader):
         super().__init__(lora_root=self._copies.name, **kwargs)
         self._directory = directory
         self._loaded: dict[str, DiskMultiplexConfig] = {}
+        self._refused: set[str] = set()
 
     async def load_model_from_config(self, lora_model_id: str, llm_config: Any) -> DiskMultiplexConfig:
         """Raises HTTPException, a 404, if there is no such adapter."""
@@ -52,6 +53,21 @@ class AdapterLoader(LoraModelLoader):
                 lora_assigned_int_id=global_id_manager.next(),
             )
         return self._loaded[lora_model_id]
+
+    def refused(self, lora_model_id: str) -> None:
+        """The engine could not take it: its folder may be mended by the next time that somebody asks."""
+        self._refused.add(lora_model_id)
+
+    async def renew(self, lora_model_id: str) -> None:
+        """Copy a refused adapter again, into the very value that Ray keeps and hands to the engine. Not from a bucket:
+        Ray reads it once."""
+        if lora_model_id not in self._refused or self._directory is None:
+            return
+        path = await asyncio.to_thread(self._copy, self._directory, lora_model_id)
+        self._refused.discard(lora_model_id)
+        loaded = self._loaded[lora_model_id]
+        old, loaded.local_path = Path(loaded.local_path), str(path)
+        await asyncio.to_thread(shutil.rmtree, old.parent, ignore_errors=True)
 
     def identity(self, lora_model_id: str) -> str:
         """What names a loaded adapter's KV (app/kv_salt.py); empty for whatever is none."""

@@ -100,9 +100,19 @@ class TieredLLMServer(LLMServer):
         if not adapter:
             return
         try:
-            await self._resolving.run(adapter, super()._maybe_resolve_lora_from_multiplex)
+            await self._resolving.run(adapter, partial(self._resolve, adapter))
         except ValueError as error:
             raise HTTPException(400, str(error)) from error
+
+    async def _resolve(self, adapter: str) -> None:
+        if self._adapters is None:
+            return await super()._maybe_resolve_lora_from_multiplex()  # type: ignore[no-any-return]
+        await self._adapters.renew(adapter)
+        try:
+            await super()._maybe_resolve_lora_from_multiplex()
+        except ValueError:
+            self._adapters.refused(adapter)
+            raise
 
     def record_replica_metadata(self) -> dict[str, Any]:
         """Ray Serve asks once, when the replica is ready, and gives it to every router: where this replica is heard."""

@@ -1,6 +1,7 @@
 """First requests for adapters, on Ray's own multiplexing and vLLM's own registry; only the engine is a stand-in."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,10 @@ from app.serving.server import TieredLLMServer
 from app.serving.single_flight import SingleFlight
 
 
+def configs_in(directory: str) -> list[str]:
+    return [path.read_text() for path in Path(directory).rglob("adapter_config.json")]
+
+
 class Engine:
     """Loads what it is asked to once the test lets it; one adapter of the name `bad` it refuses."""
 
@@ -32,7 +37,7 @@ class Engine:
         self.added.append(request.lora_name)
         if gate := self.gates.get(request.lora_name):
             await gate.wait()
-        if request.lora_name == "m:bad":
+        if any("bad" in text for text in configs_in(request.lora_path)):
             raise RuntimeError("rank too high")
         return True
 
@@ -79,7 +84,7 @@ def replica(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(multiplex, "_get_global_client", lambda: controller)
     for name in ("one", "two", "three", "bad"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "adapter_config.json").write_text("{}")
+        (tmp_path / name / "adapter_config.json").write_text(json.dumps({"is": name}))
     made = Replica(engine, tmp_path, most=2)
     yield made
     assert made._adapters is not None
@@ -138,6 +143,16 @@ async def test_a_refusal_is_told_to_all_and_keeps_nobody_else(replica: Replica, 
     with pytest.raises(HTTPException, match="no adapter nothing"):
         await replica.resolve("m:nothing")
     await replica.resolve("m:one")
+
+
+async def test_one_that_was_refused_is_read_again_once_it_is_mended(replica: Replica, tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(HTTPException, match="rank too high"):
+            await replica.resolve("m:bad")
+    (tmp_path / "bad" / "adapter_config.json").write_text("{}")
+    await replica.resolve("m:bad")
+    assert replica._adapters is not None
+    assert configs_in(replica._adapters._copies.name) == ["{}"]
 
 
 async def test_routers_are_told_of_none_but_those_that_ray_counts(replica: Replica) -> None:

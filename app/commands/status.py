@@ -60,11 +60,19 @@ def read_status(address: str | None) -> dict[str, Any]:
 
 
 def _cache_line(cache: dict[str, Any]) -> str:
-    state = "healthy" if cache["healthy"] else f"not healthy ({cache.get('error') or 'starting'})"
     return (
-        f"cache {cache['key']} on node {cache['node_id'][:8]}: {state}, {len(cache['replicas'])} replicas, "
+        f"cache {cache['key']} on node {cache['node_id'][:8]}: {_state(cache)}, {len(cache['replicas'])} replicas, "
         f"{cache['restarts']} restarts, L1 {_l1(cache)}, L2 {_l2(cache)}"
     )
+
+
+def _state(cache: dict[str, Any]) -> str:
+    if cache["healthy"]:
+        return "healthy"
+    down = [str(one.get("path", one.get("type"))) for one in cache.get("l2", ()) if not one.get("is_healthy")]
+    if down and not cache.get("error"):
+        return f"serving without L2 (look at {', '.join(down)})"
+    return f"not healthy ({cache.get('error') or 'starting'})"
 
 
 def _l1(cache: dict[str, Any]) -> str:

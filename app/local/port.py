@@ -56,7 +56,8 @@ def _remedy(host: str, port: int, error: OSError) -> str:
         return (
             f": {host} is no IPv4 address of this machine: 127.0.0.1 is this machine alone, 0.0.0.0 all its addresses"
         )
-    another = f"choose another, e.g. `make serve PORT={port + 1 if port < _LAST_PORT else port - 1}`"
+    near = port + 1 if port < _LAST_PORT else port - 1
+    another = f"choose another, e.g. `make serve PORT={near}`, or http_options.port in a file of yours"
     for run in living_runs():
         if run.url.endswith(f":{port}"):
             here = f"`tierserve serve` (process {run.pid}) listens there"

@@ -47,7 +47,7 @@ def parse_object(body: bytes, example: str) -> dict[str, Any]:
     try:
         found = json.loads(text, parse_constant=_constant, parse_float=_finite, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
-        raise _refusal(f"is not valid JSON: {error.msg}", text, error.pos) from None
+        raise _refusal(f"is not valid JSON: {error.msg.removesuffix(' at')}", text, error.pos) from None
     except _RefusedError as refused:
         literal = refused.literal
         at = _where(text, lambda value: value == literal)

@@ -19,6 +19,14 @@ def test_a_pool_that_is_down_and_one_that_is_off() -> None:
     assert _cache_line({**CACHE, "l1": L1, "l2": []}).endswith("L2 off")
 
 
+def test_a_server_whose_pool_is_down_serves_without_it() -> None:
+    """LMCache's health is that of all its adapters."""
+    pool = {"type": "curvine", "path": "/mnt/kv", "is_healthy": False}
+    line = _cache_line({**CACHE, "healthy": False, "l1": L1, "l2": [pool]})
+    assert ": serving without L2 (look at /mnt/kv), " in line
+    assert line.endswith("L1 512 of 1,024 MiB, L2 curvine DOWN")
+
+
 def test_a_server_that_does_not_answer() -> None:
     line = _cache_line({**CACHE, "healthy": False, "error": "All connection attempts failed"})
     assert ": not healthy (All connection attempts failed), " in line

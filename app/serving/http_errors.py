@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -60,7 +61,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
 async def _on_invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError), error
-    first = error.errors()[0] if error.errors() else {}
+    first = _telling(error.errors())
     path, loc = request.url.path, tuple(first.get("loc", ()))
     if loc == ("body",):
         message = f"The request has no body. Send JSON, for example {smallest_body(path)}"
@@ -71,6 +72,17 @@ async def _on_invalid_request(request: Request, error: Exception) -> Response:
         example = example_of(path, str(param))
         message = f"is required, for example {example}" if example else "is required"
     return error_response(400, f"{param}: {message}" if param else message, param=param, code="invalid_parameter")
+
+
+def _telling(errors: Sequence[Any]) -> Mapping[str, Any]:
+    """The first error; but of a list where a text would do as well, what is wrong with the list."""
+    first: Mapping[str, Any] = errors[0] if errors else {}
+    of_field, given = tuple(first.get("loc", ()))[:2], first.get("input")
+    if first.get("type") == "string_type" and isinstance(given, list):
+        for other in errors[1:]:
+            if tuple(other["loc"])[:2] == of_field and (other["type"] == "too_long" or other["input"] is not given):
+                return dict(other)
+    return first
 
 
 def _param(loc: Any) -> str | None:

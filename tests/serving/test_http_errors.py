@@ -2,7 +2,7 @@
 
 import json
 import pickle
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from fastapi import FastAPI
@@ -32,6 +32,7 @@ class Body(BaseModel):
     messages: list[MessageParam] = Field(min_length=1)
     max_tokens: int = Field(8, ge=1)
     prompt: str | list[int] = ""
+    stop: str | Annotated[list[str], Field(max_length=4)] = ""
 
 
 class RefusedError(Exception):
@@ -127,12 +128,21 @@ def test_json_that_does_not_parse_says_so(client: TestClient) -> None:
         ({"messages": [{"role": "user", "content": "a"}], "max_tokens": 0}, "max_tokens"),
         ({"messages": [{"role": "user", "content": "a"}], "max_tokens": "many"}, "max_tokens"),
         ({"messages": [{"role": "user", "content": "a"}], "prompt": 1.5}, "prompt"),
+        ({"messages": [{"role": "user", "content": "a"}], "stop": ["a", 1]}, "stop[1]"),
     ],
 )
 def test_a_wrong_field_is_named_by_its_path_alone(client: TestClient, body: Any, param: str) -> None:
     error = error_of(client.post("/chat", json=body), 400)
     assert error["param"] == param
     assert error["message"].startswith(f"{param}: ")
+
+
+def test_of_a_list_where_a_text_would_do_it_is_said_what_is_wrong_with_the_list(client: TestClient) -> None:
+    messages = [{"role": "user", "content": "a"}]
+    error = error_of(client.post("/chat", json={"messages": messages, "stop": ["x"] * 5}), 400)
+    assert error["message"] == "stop: List should have at most 4 items after validation, not 5"
+    error = error_of(client.post("/chat", json={"messages": messages, "stop": 5}), 400)
+    assert error["message"] == "stop: Input should be a valid string"
     assert error["code"] == "invalid_parameter"
 
 

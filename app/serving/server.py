@@ -136,7 +136,8 @@ class TieredLLMServer(LLMServer):
 
     async def detokenize(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
         """Ray's, for ids that the tokenizer has: the others would be left out of the text without a word."""
-        check_token_ids(request.tokens, self._highest_token_id)
+        # In a thread, since the first to ask goes through the whole vocabulary.
+        check_token_ids(request.tokens, await asyncio.to_thread(getattr, self, "_highest_token_id"))
         return await super().detokenize(request, raw_request_info)  # type: ignore[no-any-return]
 
     @cached_property

@@ -41,7 +41,7 @@ def test_a_port_that_is_held_by_anybody_else_is_one_with_the_remedy(tmp_path: Pa
         found = examine(serve_file(tmp_path / "f.yaml", port), here=True)
     assert found.problems == [
         f"port {port} on 127.0.0.1 cannot be used (Address already in use): choose another, e.g. `make serve"
-        f" PORT={port + 1}`"
+        f" PORT={port + 1}`, or http_options.port in a file of yours"
     ]
 
 

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 
 from app.tiers.curvine import fused
 from app.tiers.curvine.fused import FusedFiles
+from app.tiers.curvine.glance import Glance
 
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
@@ -59,6 +60,10 @@ class FileOps:
 
     def fused(self) -> FusedFiles | None:
         """Compiled code, which makes its calls itself. None here, so that who replaces single calls sees all."""
+        return None
+
+    def size_at_once(self, path: str) -> int | None:
+        """As `Glance.size`, which it is where nobody replaces single calls."""
         return None
 
     def publish(self, source: str, target: str) -> bool:
@@ -119,9 +124,15 @@ def _publish_by_link(source: str, target: str) -> bool:
     return True
 
 
-class _FusedFileOps(FileOps):
+class _OsFileOps(FileOps):
+    def __init__(self) -> None:
+        self._glance = Glance()
+
     def fused(self) -> FusedFiles | None:
         return fused.fused_files()
 
+    def size_at_once(self, path: str) -> int | None:
+        return self._glance.size(path)
 
-OS_FILE_OPS: FileOps = _FusedFileOps()
+
+OS_FILE_OPS: FileOps = _OsFileOps()

@@ -23,6 +23,7 @@ from app.tiers.curvine import chunkfile
 from app.tiers.curvine.credit import Credit
 from app.tiers.curvine.directory import GONE, Dropped, PoolDirectory
 from app.tiers.curvine.fileops import OS_FILE_OPS, FileOps
+from app.tiers.curvine.glance import ABSENT
 from app.tiers.curvine.identity import ChunkId
 from app.tiers.curvine.landing import Landing
 from app.tiers.curvine.outcomes import Get, Put
@@ -197,22 +198,36 @@ class Pool(PoolDirectory):
         Raises:
             OSError: the file system failed, as opposed to saying no.
         """
-        stat, bad = self._fs.stat, self._bad
-        found = []
-        for chunk, payload_bytes in zip(chunks, sizes or itertools.repeat(None), strict=False):
-            if bad and self._is_bad(chunk.digest):
-                found.append(False)
-                continue
-            try:
-                size = stat(self.path_of(chunk)).st_size
-            except OSError as error:
-                if error.errno not in GONE:
-                    raise
-                found.append(False)
-                continue
-            # An empty file is what some file systems leave of an unsynced one after a power cut.
-            found.append(size > 0 if payload_bytes is None else size == chunkfile.frame(chunk, payload_bytes).size)
+        return [
+            self._fits(chunk, payload_bytes, self._file_bytes(chunk))
+            for chunk, payload_bytes in zip(chunks, sizes or itertools.repeat(None), strict=False)
+        ]
+
+    def has_at_once(self, chunks: Sequence[ChunkId], sizes: Sequence[int | None]) -> list[bool] | None:
+        """`has_many` if the kernel can tell without asking the file system, else None. Never blocks, never raises: what
+        it tells says nothing of whether the file system still answers."""
+        size_at_once, found = self._fs.size_at_once, []
+        for chunk, payload_bytes in zip(chunks, sizes, strict=True):
+            size = size_at_once(self.path_of(chunk))
+            if size is None:
+                return None
+            found.append(self._fits(chunk, payload_bytes, size))
         return found
+
+    def _file_bytes(self, chunk: ChunkId) -> int:
+        """`ABSENT` if there is none. Blocks; raises OSError."""
+        try:
+            return self._fs.stat(self.path_of(chunk)).st_size
+        except OSError as error:
+            if error.errno in GONE:
+                return ABSENT
+            raise
+
+    def _fits(self, chunk: ChunkId, payload_bytes: int | None, file_bytes: int) -> bool:
+        if self._bad and self._is_bad(chunk.digest):
+            return False
+        # An empty file is what some file systems leave of an unsynced one after a power cut.
+        return file_bytes > 0 if payload_bytes is None else file_bytes == chunkfile.frame(chunk, payload_bytes).size
 
     # -- drop ----------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,9 @@ T = TypeVar("T")
 # Lookups are cut into runs: long enough that a hand-over costs little, short enough that a slow mount is asked in
 # parallel.
 _LOOKUP_RUN = 64
+# So many are first looked for on the caller's own thread, in the kernel's memory: hardly longer than the hand-over to a
+# worker would take it.
+_AT_ONCE = 16
 
 # Many more threads than cores only fight for the interpreter; a mount, and a busy machine, want more than two.
 DEFAULT_WORKERS = max(3, min(8, os.cpu_count() or 3))
@@ -122,6 +125,11 @@ class PoolService:
         self, chunks: Sequence[ChunkId], sizes: Sequence[int | None], done: Callable[[list[bool]], None]
     ) -> None:
         """Which chunks are there, with the payload sizes that are known."""
+        if len(chunks) <= _AT_ONCE and self.breaker.allows():
+            known = self.pool.has_at_once(chunks, sizes)
+            if known is not None:
+                done(known)
+                return
         runs = range(0, len(chunks), _LOOKUP_RUN)
 
         def work(index: int, _: Landing) -> list[bool] | None:

@@ -1,10 +1,11 @@
 """A FUSE file system that passes everything through to a directory, and misbehaves on request.
 
-    python -m tests.tiers.curvine.faultfs BACKING MOUNTPOINT CONTROL
+    python -m tests.tiers.curvine.faultfs BACKING MOUNTPOINT CONTROL [SECONDS]
 
 A file CONTROL/<operation> makes that operation misbehave for as long as it exists; its content says how: an errno
-name, `hang`, or `short` (read returns half, write takes half). The operations are FUSE's: getattr, readdir, open,
-create, read, write, flush, rename, unlink, mkdir, statfs.
+name, `hang`, or `short` (read returns half, write takes half). The kernel may remember names and sizes for so many
+seconds, by default none. The operations are FUSE's: getattr, readdir, open, create, read, write, flush, rename,
+unlink, mkdir, statfs.
 """
 
 import errno
@@ -134,11 +135,12 @@ class FaultFs(mfusepy.Operations):  # type: ignore[misc]
 
 
 if __name__ == "__main__":
+    remembered_s = float(sys.argv[4]) if len(sys.argv) > 4 else 0.0
     FaultFuse(
         FaultFs(sys.argv[1], sys.argv[3]),
         sys.argv[2],
         foreground=True,
-        attr_timeout=0,
-        entry_timeout=0,
+        attr_timeout=remembered_s,
+        entry_timeout=remembered_s,
         nothreads=False,
     )

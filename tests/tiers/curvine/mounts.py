@@ -41,8 +41,9 @@ class Mount:
 
 
 @contextmanager
-def fuse_mount(directory: Path) -> Iterator[Mount]:
-    """Skips the test where FUSE is missing."""
+def fuse_mount(directory: Path, remembered_s: float = 0.0) -> Iterator[Mount]:
+    """`remembered_s`: for how long the kernel may answer for names and sizes itself. Skips the test where FUSE is
+    missing."""
     if not os.path.exists("/dev/fuse") or shutil.which("fusermount3") is None:
         pytest.skip("needs /dev/fuse and fusermount3 (Debian: fuse3)")
     try:
@@ -50,7 +51,7 @@ def fuse_mount(directory: Path) -> Iterator[Mount]:
     except (ImportError, OSError) as error:
         pytest.skip(f"needs mfusepy and libfuse3: {error}")
     mount = Mount(directory)
-    arguments = [str(mount.backing), str(mount.path), str(mount.control)]
+    arguments = [str(mount.backing), str(mount.path), str(mount.control), str(remembered_s)]
     process = subprocess.Popen([sys.executable, "-m", "tests.tiers.curvine.faultfs", *arguments])
     try:
         wait_until(lambda: process.poll() is not None or os.path.ismount(mount.path))

@@ -27,6 +27,7 @@ from app.routing.registry import find_core, set_tokenizer
 from app.serving.adapters import adapters_of
 from app.serving.auth import ApiKeyMiddleware, tenant_salt
 from app.serving.broken_stream import honest
+from app.serving.form_checks import check_form
 from app.serving.http_errors import PARSED, ModelNotFound, Overloaded, install_error_handlers
 from app.serving.llm_config import deployment_name
 from app.serving.request_checks import check_body
@@ -108,6 +109,7 @@ class TieredIngress(OpenAiIngress):
             setattr(raw_request.state, PARSED, True)
         await self._check_model(body.model)
         check_body(body)
+        check_form(body)
         if raw_request is not None and hasattr(body, "cache_salt"):
             body.cache_salt = tenant_salt(getattr(raw_request.state, "tenant", None), body.cache_salt)
         handed_on = _asking(raw_request) if raw_request is not None and getattr(body, "stream", False) else raw_request

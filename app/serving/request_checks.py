@@ -34,6 +34,9 @@ _LAZY_FIELDS = ("content", "tool_calls")
 # What is sent to the engine goes there in msgpack. Prompts do not: they are tokenised first.
 _PROMPTS = {"messages", "prompt", "input", "text_1", "text_2", "tokens", "tools"}
 _MSGPACK_INTEGERS = range(-(1 << 63), 1 << 64)
+# What a connector is told by who transfers KV, which here are replicas and cache servers alone. LMCache's takes part of
+# it into the names of chunks, and anything but a table of it is an exception in the engine's scheduler, which ends it.
+_OF_CONNECTORS = ("kv_transfer_params", "ec_transfer_params")
 _UNENCODABLE = "the text holds characters that cannot be encoded (lone surrogates)."
 _TOO_LARGE = "numbers must fit into 64 bits."
 
@@ -48,12 +51,23 @@ def check_body(body: Any) -> None:
         if isinstance(message, MutableMapping):
             for field in _LAZY_FIELDS:
                 _read(message, field, index)
+    check_transfer(body)
     for field in getattr(body, "model_fields_set", set()):
         _check_plain(field, getattr(body, field, None))
     n = getattr(body, "n", None)
     if isinstance(n, int) and n > MAX_CHOICES:
         raise FieldError("n", f"at most {MAX_CHOICES} choices, not {n}.")
     check_token_ids(getattr(body, "tokens", None), _MAX_TOKEN_ID)
+
+
+def check_transfer(body: Any) -> None:
+    """Raises FieldError: a client tells the engine's connectors what to do."""
+    extra = getattr(body, "vllm_xargs", None) or {}
+    for field in _OF_CONNECTORS:
+        if getattr(body, field, None) is not None:
+            raise FieldError(field, "KV is transferred by the server itself; leave it out.")
+        if field in extra:
+            raise FieldError(f"vllm_xargs.{field}", "KV is transferred by the server itself; leave it out.")
 
 
 def check_token_ids(tokens: Any, highest: int) -> None:

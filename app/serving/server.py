@@ -23,9 +23,10 @@ from app.serving.announcer import Announcer
 from app.serving.auth import storable_salt
 from app.serving.engine_end import EngineEnd
 from app.serving.executor import use_one_process
+from app.serving.form_checks import asks_for_form, refused_form
 from app.serving.prefill_stats import tap_prefill_stats
 from app.serving.report_book import Origin, ReportBook
-from app.serving.request_checks import check_token_ids
+from app.serving.request_checks import check_token_ids, check_transfer
 from app.serving.single_flight import SingleFlight
 from app.serving.stopping import Stopping
 from app.serving.stream_preface import is_asked_for, with_preface
@@ -182,7 +183,8 @@ class TieredLLMServer(LLMServer):
             self._end.check()
         # An id of our own: clients may repeat theirs, and the engine's word on a prompt comes back under this one.
         request.request_id = uuid4().hex
-        # Callers through handles (app.client) skip the ingress: their salts are looked at here.
+        # Callers through handles (app.client) skip the ingress: what could end the engine is looked at here.
+        check_transfer(request)
         if hasattr(request, "cache_salt"):
             request.cache_salt = storable_salt(request.cache_salt)
         return await method(request, raw_request_info)  # type: ignore[no-any-return]
@@ -198,7 +200,7 @@ class TieredLLMServer(LLMServer):
         # own first step never reaches its `finally`.
         self._book.open(request.request_id, self._origin(request))
         try:
-            async for response in self._stopping.bounded(responses):
+            async for response in self._stopping.bounded(_blamed(request, responses)):
                 if getattr(response, "usage", None) is not None:
                     self._report_in(response.usage, await self._report(request.request_id))
                 elif in_stream and _carries_usage(response):
@@ -270,6 +272,20 @@ class TieredLLMServer(LLMServer):
         chunks = response if isinstance(response, list) else [response]
         written = [_with_details(chunk, report.details()) for chunk in chunks]
         return written if isinstance(response, list) else written[0]
+
+
+async def _blamed(request: Any, responses: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    """vLLM's engine gives a request up for one reason of the client's: a grammar that it cannot use. It does not say
+    which reason it was, so whoever gave it a grammar is told of that."""
+    from vllm.exceptions import GenerationError
+
+    try:
+        async for response in responses:
+            yield response
+    except GenerationError:
+        if asks_for_form(request):
+            raise refused_form() from None
+        raise
 
 
 def _carries_usage(response: Any) -> bool:

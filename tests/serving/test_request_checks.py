@@ -1,4 +1,5 @@
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 from ray.serve.llm.openai_api_models import ChatCompletionRequest
 from starlette.exceptions import HTTPException
 
-from app.serving.request_checks import _fault, check_body, check_token_ids
+from app.serving.request_checks import FieldError, _fault, check_body, check_token_ids, check_transfer
 
 
 def body(**fields: Any) -> ChatCompletionRequest:
@@ -17,8 +18,8 @@ def body(**fields: Any) -> ChatCompletionRequest:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("kv_transfer_params", {"a": -(2**63) - 1}),
-        ("kv_transfer_params", {"inner": [{"most": 2**80}]}),
+        ("chat_template_kwargs", {"a": -(2**63) - 1}),
+        ("chat_template_kwargs", {"inner": [{"most": 2**80}]}),
         ("vllm_xargs", {"a": [1, 2**64]}),
     ],
 )
@@ -31,7 +32,21 @@ def test_numbers_that_the_engine_cannot_be_sent_are_refused(field: str, value: A
 
 @pytest.mark.parametrize("value", [None, {}, {"a": [-(2**63), 2**64 - 1, True, 1e300, "x", None]}])
 def test_all_others_pass(value: Any) -> None:
-    check_body(body(kv_transfer_params=value, priority=-1, seed=2**62))
+    check_body(body(chat_template_kwargs=value, priority=-1, seed=2**62))
+
+
+@pytest.mark.parametrize("field", ["kv_transfer_params", "ec_transfer_params"])
+@pytest.mark.parametrize("check", [check_body, check_transfer])
+def test_nobody_tells_the_engine_s_connectors_what_to_do(field: str, check: Callable[[Any], None]) -> None:
+    refusals: list[tuple[dict[str, Any], str]] = [
+        ({field: {}}, field),
+        ({"vllm_xargs": {field: 5}}, f"vllm_xargs.{field}"),
+    ]
+    for fields, path in refusals:
+        with pytest.raises(FieldError, match="leave it out") as refused:
+            check(body(**fields))
+        assert refused.value.param == path
+    check(body(vllm_xargs={"other": 5}))
 
 
 @pytest.mark.parametrize(

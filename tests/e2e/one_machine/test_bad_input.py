@@ -71,8 +71,12 @@ BAD: list[tuple[str, str, Any, int, str]] = [
     ("a prompt beyond the window", CHAT, {"model": MODEL, "messages": [
         {"role": "user", "content": "word " * 9000}]}, 400, "context length"),
     ("an empty salt", CHAT, {"model": MODEL, "messages": HELLO, "cache_salt": ""}, 400, "salt"),
-    ("a number beyond msgpack", CHAT, {"model": MODEL, "messages": HELLO, "kv_transfer_params": {"a": [-(2**63) - 1]}},
+    ("a number beyond msgpack", CHAT, {"model": MODEL, "messages": HELLO, "vllm_xargs": {"a": [-(2**63) - 1]}},
         400, "64 bits"),
+    ("an order to the connector", CHAT, {"model": MODEL, "messages": HELLO, "kv_transfer_params": {"lmcache.x": 1}},
+        400, "kv_transfer_params"),
+    ("an order that ends the scheduler", COMPLETIONS, {"model": MODEL, "prompt": "x",
+        "vllm_xargs": {"kv_transfer_params": 5}}, 400, "vllm_xargs.kv_transfer_params"),
     ("stream as text", CHAT, {"model": MODEL, "messages": HELLO, "stream": "perhaps"}, 400, "stream"),
     ("an unknown tool choice", CHAT, {"model": MODEL, "messages": HELLO, "tool_choice": {"type": "function",
         "function": {"name": "nothing"}}}, 400, ""),
@@ -134,8 +138,9 @@ FIELDS = st.sampled_from(
     ["messages", "prompt", "max_tokens", "temperature", "top_p", "top_k", "n", "stop", "seed", "stream", "logprobs",
      "echo",
      "top_logprobs", "presence_penalty", "logit_bias", "tools", "tool_choice", "response_format", "user", "cache_salt",
-     "stream_options", "min_tokens", "stop_token_ids", "kv_transfer_params", "priority", "request_id", "guided_json",
-     "truncate_prompt_tokens", "prompt_logprobs", "chat_template_kwargs", "continue_final_message", "best_of", "suffix"]
+     "stream_options", "min_tokens", "stop_token_ids", "kv_transfer_params", "vllm_xargs", "priority", "request_id",
+     "guided_json", "truncate_prompt_tokens", "prompt_logprobs", "chat_template_kwargs", "continue_final_message",
+     "best_of", "suffix"]
 )  # fmt: skip
 
 

@@ -1,0 +1,79 @@
+import json
+from typing import Any
+
+import pytest
+from ray.serve.llm.openai_api_models import ChatCompletionRequest, CompletionRequest
+
+from app.serving.form_checks import MAX_ITEMS, asks_for_form, check_form
+from app.serving.request_checks import FieldError
+
+LARGE = {"type": "array", "minItems": 10**9}
+TAG = {
+    "type": "structural_tag",
+    "format": {"type": "json_schema", "json_schema": {**LARGE, "items": {"type": "integer"}}},
+}
+
+
+def chat(**fields: Any) -> ChatCompletionRequest:
+    return ChatCompletionRequest(messages=[{"role": "user", "content": "hi"}], **fields)
+
+
+def tools(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"structured_outputs": {"json": LARGE}}, "structured_outputs"),
+        ({"structured_outputs": {"json": json.dumps(LARGE)}}, "structured_outputs"),
+        ({"structured_outputs": {"json": {"properties": {"a": {"maxProperties": 1e9}}}}}, "structured_outputs"),
+        ({"structured_outputs": {"structural_tag": json.dumps(TAG)}}, "structured_outputs"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"anyOf": [LARGE]}}}},
+            "response_format",
+        ),
+        ({"tools": tools({"type": "object", "properties": {"a": LARGE}})}, "tools"),
+    ],
+)
+def test_a_form_that_would_fill_the_memory_is_refused(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(FieldError, match=f"may be {MAX_ITEMS} at most, not 1e\\+09") as refused:
+        check_form(chat(**fields))
+    assert (refused.value.status_code, refused.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"structured_outputs": {"json": {"type": "array", "minItems": 3, "maxItems": MAX_ITEMS}}},
+        {"structured_outputs": {"json": {"type": "string", "maxLength": 10**9}}},
+        {"structured_outputs": {"json": "{ minItems"}},
+        {"structured_outputs": {"choice": ["minItems", "1000000000"]}},
+        {"structured_outputs": {"json": {"properties": {"minItems": {"type": "integer"}}}}},
+        {"tools": tools({"type": "object"})},
+    ],
+)
+def test_all_others_pass(fields: dict[str, Any]) -> None:
+    check_form(chat(**fields))
+
+
+def test_beams_have_a_length_penalty_that_can_be_computed() -> None:
+    check_form(CompletionRequest(prompt="a", length_penalty=2.0))
+    with pytest.raises(FieldError, match="from -16 to 16, not 1e\\+30"):
+        check_form(CompletionRequest(prompt="a", length_penalty=1e30))
+
+
+@pytest.mark.parametrize(
+    ("fields", "asks"),
+    [
+        ({}, False),
+        ({"response_format": {"type": "text"}}, False),
+        ({"tools": tools({"type": "object"}), "tool_choice": "auto"}, False),
+        ({"response_format": {"type": "json_object"}}, True),
+        ({"structured_outputs": {"regex": "a"}}, True),
+        ({"tools": tools({"type": "object"}), "tool_choice": "required"}, True),
+    ],
+)
+def test_whether_a_grammar_is_made(fields: dict[str, Any], asks: bool) -> None:
+    assert asks_for_form(chat(**fields)) is asks

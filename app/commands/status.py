@@ -29,6 +29,8 @@ def command(address: str | None, as_json: bool) -> None:
             click.echo(f"  {deployment}: {', '.join(f'{count} {state}' for state, count in states.items())}")
     for cache in report["caches"]:
         click.echo(_cache_line(cache))
+    for url in report["metrics"]:
+        click.echo(f"metrics {url}")
 
 
 def read_status(address: str | None) -> dict[str, Any]:
@@ -56,6 +58,11 @@ def read_status(address: str | None) -> dict[str, Any]:
     return {
         "applications": applications,
         "caches": ray.get([cache.status.remote() for cache in node_caches()], timeout=30),
+        "metrics": [
+            f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+            for node in ray.nodes()
+            if node["Alive"]
+        ],
     }
 
 

@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 
 import zmq
 
+from app.ray_metrics import RayMetrics
 from app.routing.core import RoutingCore
 from app.routing.policy import CacheReport
 from app.routing.registry import cores
 from app.serving.announcement import END, FIRST, KV, ReplicaFeed, decode_first_token, number_bytes, number_of
-from app.serving.router_metrics import RouterMetrics
+from app.serving.router_metrics import samples
 from app.serving.tier_follower import TierFollower
 from app.tier_events import TIER_PREFIX, TIERS, Removed, Scope, Stored, Tier, TierBatch, decode_tier
 
@@ -78,7 +79,7 @@ class RouterFeed:
         self._poller = zmq.Poller()
         self._owner: dict[_Socket, _Replica | _Server] = {}
         self.counts: Counter[str] = Counter()
-        self._metrics, self._publish_at = RouterMetrics(), 0.0
+        self._metrics, self._publish_at = RayMetrics(), 0.0
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tierserve-router-feed", daemon=True)
@@ -167,7 +168,8 @@ class RouterFeed:
     def _tick(self, now: float) -> None:
         if now >= self._publish_at:
             self._publish_at = now + _METRICS_S
-            self._metrics.publish(cores())
+            for place, core in cores().items():
+                self._metrics.publish(samples(*place, core))
         for replica in self._replicas.values():
             if replica.asked is not None and now - replica.asked > REPLAY_S:
                 self.counts["replays_lost"] += 1

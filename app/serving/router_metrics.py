@@ -1,4 +1,4 @@
-"""The counters of this process's routing cores as Ray metrics, which Ray exports to Prometheus.
+"""What a routing core counts, as metrics.
 
     tierserve_routing_decisions_total{reason}        how requests found their replica
     tierserve_routing_tokens_total{kind}             prompt, hit_expected, hit_reported
@@ -6,62 +6,33 @@
     tierserve_routing_failures_total{kind}           policies that raised
     tierserve_routing_state{name}                    everything else that a core says of itself, as it is now
 
-Each has the tags application, deployment and strategy.
+Each has the labels application, deployment and strategy.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator
 
+from app.ray_metrics import Sample
 from app.routing.core import RoutingCore
 
-_TAGS = ("application", "deployment", "strategy")
 _TOKENS = {"prompt_tokens": "prompt", "hit_tokens_expected": "hit_expected", "hit_tokens_reported": "hit_reported"}
 
-Key = tuple[str, str, str]
-"""Metric, its own tag, the tag's value."""
+
+def samples(application: str, deployment: str, core: RoutingCore) -> Iterator[Sample]:
+    labels = {"application": application, "deployment": deployment, "strategy": core.policy.name}
+    for name, value in core.status().items():
+        metric, label, what = _metric_of(name)
+        yield Sample(f"tierserve_routing_{metric}", {**labels, label: what}, value)
 
 
-def metric_of(name: str) -> tuple[str, str, str, bool]:
-    """Metric, its own tag, the tag's value, and whether it only ever grows."""
+def _metric_of(name: str) -> tuple[str, str, str]:
+    """Metric, its own label, the label's value."""
     head, _, tail = name.partition(":")
     if head == "reason":
-        return "tierserve_routing_decisions_total", "reason", tail, True
+        return "decisions_total", "reason", tail
     if head == "failed":
-        return "tierserve_routing_failures_total", "kind", tail, True
+        return "failures_total", "kind", tail
     if name in _TOKENS:
-        return "tierserve_routing_tokens_total", "kind", _TOKENS[name], True
+        return "tokens_total", "kind", _TOKENS[name]
     if name.startswith("alarm_"):
-        return "tierserve_routing_alarms_total", "alarm", name.removeprefix("alarm_"), True
-    return "tierserve_routing_state", "name", name, False
-
-
-class RouterMetrics:
-    """One thread calls `publish`; it does not block. Outside a Ray process nothing is recorded, and nothing raised."""
-
-    def __init__(self) -> None:
-        self._metrics: dict[str, Any] = {}
-        self._last: dict[tuple[str, ...], float] = {}
-
-    def publish(self, cores: Mapping[tuple[str, str], RoutingCore]) -> None:
-        for (application, deployment), core in cores.items():
-            tags = {"application": application, "deployment": deployment, "strategy": core.policy.name}
-            for name, value in core.status().items():
-                self._record(tags, name, value)
-
-    def _record(self, tags: dict[str, str], name: str, value: float) -> None:
-        from ray.util.metrics import Counter, Gauge
-
-        metric, tag, what, grows = metric_of(name)
-        known = self._metrics.get(metric)
-        if known is None:
-            known = self._metrics[metric] = (Counter if grows else Gauge)(metric, tag_keys=(*_TAGS, tag))
-        labels = {**tags, tag: what}
-        if not grows:
-            known.set(value, tags=labels)
-            return
-        key = (metric, *labels.values())
-        # A core that was made anew begins at zero.
-        more = value - self._last.get(key, 0.0) if value >= self._last.get(key, 0.0) else value
-        self._last[key] = value
-        if more > 0:
-            known.inc(more, tags=labels)
+        return "alarms_total", "alarm", name.removeprefix("alarm_")
+    return "state", "name", name

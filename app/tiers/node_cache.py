@@ -22,6 +22,8 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app.errors import ServingError
+from app.ray_metrics import RayMetrics
+from app.tiers import cache_metrics
 from app.tiers.cache_server import CacheServer, new_endpoint, segment_name, sweep_segments
 from app.tiers.cache_spec import CacheEndpoint, CacheSpec
 from app.tiers.leases import Leases
@@ -38,6 +40,7 @@ _WATCH_S = 0.5
 QUIET_S = 3 * HEARTBEAT_S
 # A server that answers nothing for this long although its process lives is killed and started again.
 _HUNG_S = 10.0
+_METRICS_S = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +49,8 @@ logger = logging.getLogger(__name__)
 class NodeCache:
     """The actor. Async: every method runs on one event loop, blocking work in threads."""
 
-    def __init__(self, key: str, spec: CacheSpec) -> None:
-        self._key, self._spec = key, spec
+    def __init__(self, key: str, spec: CacheSpec, application: str) -> None:
+        self._key, self._spec, self._application = key, spec, application
         self._leases = Leases(LEASE_S)
         self._server: CacheServer | None = None
         self._starting = asyncio.Lock()
@@ -55,7 +58,7 @@ class NodeCache:
         self._down = False
         self._answered_at = 0.0
         self._stopping = False
-        self._watch: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def attach(self, holder: str) -> CacheEndpoint:
         """Lease the server for `holder`, starting it if need be. Raises ServingError if it does not start."""
@@ -74,8 +77,8 @@ class NodeCache:
             if self._server is None:
                 self._server = await asyncio.to_thread(self._start)
                 self._answered_at = time.monotonic()
-            if self._watch is None:  # not in __init__: that does not run on the loop that later serves the actor
-                self._watch = asyncio.get_running_loop().create_task(self._watch_server())
+            if not self._tasks:  # not in __init__: that does not run on the loop that later serves the actor
+                self._tasks = [asyncio.create_task(self._watch_server()), asyncio.create_task(self._publish())]
         return self._server
 
     async def release(self, holder: str) -> None:
@@ -167,6 +170,15 @@ class NodeCache:
             self._down = False
             self._answered_at = time.monotonic()
 
+    async def _publish(self) -> None:
+        metrics = RayMetrics()
+        while not self._stopping:
+            try:
+                metrics.publish(cache_metrics.samples(self._application, await self.status()))
+            except Exception:
+                logger.exception("the state of cache server %s could not be published; trying again", self._key)
+            await asyncio.sleep(_METRICS_S)
+
     async def _server_status(self, server: CacheServer) -> dict[str, Any]:
         async with httpx.AsyncClient(timeout=2) as client:
             try:
@@ -220,7 +232,7 @@ class CacheLease:
             lifetime="detached",
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
             runtime_env={"env_vars": {"OMP_NUM_THREADS": "1"}},
-        ).remote(key, spec)
+        ).remote(key, spec, application)
         try:
             endpoint = await actor.attach.remote(holder)
         except ray.exceptions.RayTaskError as error:

@@ -1,5 +1,6 @@
 """Every value that a placeholder in cluster/manifests and cluster/charts may name, made from the configuration."""
 
+from collections.abc import Iterable
 from math import floor
 from pathlib import PurePosixPath
 from typing import Any
@@ -51,7 +52,8 @@ def values(config: ClusterConfig, serve: ServeDocument) -> dict[str, Any]:
             "shm": size.shm,
             "object_store_bytes": str(size.object_store_bytes),
         },
-        "client_peers": _client_peers(config),
+        "client_peers": _peers(config.client_namespaces),
+        "metrics_peers": _peers(config.metrics_namespaces),
         "endpoint": _endpoint(config),
         "format": False,
     }
@@ -118,13 +120,11 @@ def _nodes(config: ClusterConfig) -> dict[str, Any]:
     }
 
 
-def _client_peers(config: ClusterConfig) -> list[dict[str, Any]]:
-    """Never empty: an empty `from` in a NetworkPolicy lets everybody in."""
+def _peers(namespaces: Iterable[str]) -> list[dict[str, Any]]:
+    """Labelled clients and whoever is in one of these. Never empty: an empty `from` in a NetworkPolicy lets everybody
+    in."""
     ours = {"podSelector": {"matchLabels": {"tierserve.io/client": "true"}}}
-    others = [
-        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
-        for name in config.client_namespaces
-    ]
+    others = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}} for name in namespaces]
     return [ours, *others]
 
 

@@ -176,9 +176,30 @@ def test_ray_pods_reach_each_other_redis_dns_and_tls_and_no_more(rendered: Rende
 
 
 def test_clients_of_named_namespaces_may_call(fleet: Renderer) -> None:
-    config = fleet.config.model_copy(update={"client_namespaces": ("web",)})
-    text = to_yaml(Renderer(config).bundle("serving").objects)
-    assert "kubernetes.io/metadata.name: web" in text
+    assert may_call(fleet, {"client_namespaces": ("web",)}, "web") == [8000]
+
+
+def test_prometheus_of_named_namespaces_may_read_metrics_and_nothing_else(fleet: Renderer) -> None:
+    assert may_call(fleet, {"metrics_namespaces": ("monitoring",)}, "monitoring") == [8080]
+    assert may_call(fleet, {}, "monitoring") == []
+
+
+def may_call(fleet: Renderer, changes: dict[str, Any], namespace: str) -> list[int]:
+    """The ports of Ray's pods that pods in a namespace reach."""
+    made = Renderer(fleet.config.model_copy(update=changes)).bundle("serving").objects
+    (policy,) = [o for o in made if o["kind"] == "NetworkPolicy" and o["metadata"]["name"].endswith("-ray")]
+    peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
+    return [port["port"] for rule in policy["spec"]["ingress"] if peer in rule["from"] for port in rule["ports"]]
+
+
+def test_every_ray_pod_says_where_its_metrics_are(rendered: Renderer) -> None:
+    (service,) = [o for o in objects(rendered) if o["kind"] == "RayService"]
+    cluster = service["spec"]["rayClusterConfig"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        template = group["template"]
+        assert template["metadata"]["annotations"]["prometheus.io/port"] == "8080"
+        (container, *_) = template["spec"]["containers"]
+        assert {"name": "metrics", "containerPort": 8080} in container["ports"]
 
 
 def test_every_image_is_pinned(rendered: Renderer) -> None:

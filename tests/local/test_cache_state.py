@@ -46,7 +46,7 @@ def cache(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     actor = NodeCache.options(name=actor_name("k", "node"), namespace=NAMESPACE).remote(  # type: ignore[attr-defined]
-        "k", CacheSpec(0.1, 64, "LRU", 1, "cpu", None)
+        "k", CacheSpec(0.1, 64, "LRU", 1, "cpu", None), "app"
     )
     ray.get(actor.attach.remote("a replica"))
     yield actor

@@ -1,39 +1,9 @@
-"""Counters of a core reach Ray's metrics as totals and states; a core that starts anew does not make a total fall."""
-
-from typing import Any
-
-import pytest
-import ray.util.metrics
+"""Counters of a core become totals and states."""
 
 from app.routing.core import RoutingCore
 from app.routing.policy import CacheReport, Replica, Request
 from app.routing.prompt import read_prompt
-from app.serving.router_metrics import RouterMetrics
-
-PLACE = ("app", "engine:m")
-
-
-class Recorded:
-    """Ray's metric classes, keeping what they are told: outside a cluster Ray keeps nothing."""
-
-    values: dict[tuple[str, str], float]
-
-    def __init__(self, name: str, tag_keys: tuple[str, ...]) -> None:
-        self.name, self.own = name, tag_keys[-1]
-
-    def set(self, value: float, tags: dict[str, str]) -> None:
-        self.values[self.name, tags[self.own]] = value
-
-    def inc(self, value: float, tags: dict[str, str]) -> None:
-        self.values[self.name, tags[self.own]] = self.values.get((self.name, tags[self.own]), 0.0) + value
-
-
-@pytest.fixture
-def values(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], float]:
-    Recorded.values = {}
-    for kind in ("Counter", "Gauge"):
-        monkeypatch.setattr(ray.util.metrics, kind, Recorded)
-    return Recorded.values
+from app.serving.router_metrics import samples
 
 
 def used(requests: int) -> RoutingCore:
@@ -47,24 +17,22 @@ def used(requests: int) -> RoutingCore:
     return core
 
 
-def test_what_grows_is_a_total_and_what_is_is_a_state(values: dict[tuple[str, str], float]) -> None:
-    metrics, core = RouterMetrics(), used(3)
-    for _ in range(2):
-        metrics.publish({PLACE: core})
-    decisions = {what: value for (name, what), value in values.items() if name == "tierserve_routing_decisions_total"}
-    assert sum(decisions.values()) == 3
-    assert values["tierserve_routing_tokens_total", "prompt"] == 900
-    assert values["tierserve_routing_tokens_total", "hit_reported"] == 192
-    assert values["tierserve_routing_state", "replicas"] == 1
+def test_what_grows_is_a_total_and_what_is_is_a_state() -> None:
+    values = {
+        (one.name.removeprefix("tierserve_routing_"), list(one.labels.values())[-1]): one.value
+        for one in samples("app", "engine:m", used(3))
+    }
+    assert sum(value for (name, _), value in values.items() if name == "decisions_total") == 3
+    assert values["tokens_total", "prompt"] == 900
+    assert values["tokens_total", "hit_reported"] == 192
+    assert values["state", "replicas"] == 1
 
 
-def test_a_new_core_adds_to_the_totals_of_the_old_one(values: dict[tuple[str, str], float]) -> None:
-    metrics = RouterMetrics()
-    metrics.publish({PLACE: used(3)})
-    metrics.publish({PLACE: used(2)})
-    assert values["tierserve_routing_tokens_total", "prompt"] == 1500
-
-
-def test_without_ray_it_is_silent() -> None:
-    metrics: Any = RouterMetrics()
-    metrics.publish({PLACE: used(1)})
+def test_samples_of_one_name_have_the_same_labels() -> None:
+    labels: dict[str, set[tuple[str, ...]]] = {}
+    for one in samples("app", "engine:m", used(3)):
+        labels.setdefault(one.name, set()).add(tuple(one.labels))
+        assert list(one.labels.items())[:3] == [
+            ("application", "app"), ("deployment", "engine:m"), ("strategy", "prefix_aware"),
+        ]  # fmt: skip
+    assert all(len(kinds) == 1 for kinds in labels.values()), labels

@@ -12,9 +12,17 @@ Every message says what is wrong and what to do about it. Expected outcomes (a m
 return values and never appear here; broken invariants are asserts.
 """
 
+Loc = tuple[int | str, ...]
+"""The keys and positions that lead to a value in a tree of settings."""
+
 
 class TierserveError(Exception):
     """Root of every error meant for a person. `str(error)` is one or a few lines, complete without a traceback."""
+
+    def __init__(self, message: str, about: Loc = ()) -> None:
+        """`about`: what is wrong, if it stands in a file: its keys, from the section on that was looked at."""
+        super().__init__(message)
+        self.about = about
 
 
 class SettingsError(TierserveError):

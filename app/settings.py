@@ -25,10 +25,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from app.errors import SettingsError
+from app.errors import Loc, SettingsError
 from app.settings_auth import AuthSettings
 from app.settings_section import MANY, VARIABLE, VAST_GIB, Section
-from app.settings_text import Loc, as_yaml, explain, follows
+from app.settings_text import as_yaml, explain, follows
 
 GiB = 1 << 30
 GRACEFUL_SHUTDOWN_TIMEOUT_S = 15.0

@@ -7,10 +7,8 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+from app.errors import Loc
 from app.names import hint
-
-Loc = tuple[int | str, ...]
-"""The keys and positions that lead to a value."""
 
 
 def follows(detail: ErrorDetails, details: list[ErrorDetails]) -> bool:

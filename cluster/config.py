@@ -11,12 +11,11 @@
 Models, tiers and routing are not here: they are in the serve file that `serve_file` names.
 """
 
-import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from botocore.session import Session as BotocoreSession
 from pydantic import (
@@ -29,11 +28,11 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails
 
-from app.errors import ClusterError, SettingsError
-from app.local.yaml_file import read_yaml
-from app.settings_text import Loc
+from app.errors import ClusterError, Loc, SettingsError
+from app.names import hint
+from app.settings_text import explain
+from app.yaml_file import read_yaml
 from cluster.files import data
 from cluster.instances import instance
 from cluster.limits import NAMESPACE_NAME, OBJECT_NAME, RAYSERVICE_NAME, check_label, check_quantity
@@ -112,9 +111,7 @@ class AwsSection(_Section):
     def _known_region(cls, value: str) -> str:
         known = _regions()
         if value not in known:
-            near = difflib.get_close_matches(value.lower(), known, n=3)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
-            raise ValueError(f"{value} is not a region with SageMaker; {hint}")
+            raise ValueError(f"{value} is not a region with SageMaker; {hint(value.lower(), known, most=3)}")
         return value
 
     @field_validator("hyperpod_cluster")
@@ -240,6 +237,7 @@ class ClusterConfig(_Section):
     tiered_storage: TieredStorageSection | None = None
     endpoint: EndpointSection | None = None
     client_namespaces: tuple[str, ...] = Field((), description="Namespaces whose pods may call the endpoint.")
+    metrics_namespaces: tuple[str, ...] = Field((), description="Namespaces whose pods (Prometheus) may read metrics.")
 
     @field_validator("name")
     @classmethod
@@ -254,7 +252,7 @@ class ClusterConfig(_Section):
             raise ValueError(f"{value} belongs to others: `destroy` deletes the namespace; take one for this alone")
         return check_label(value, NAMESPACE_NAME, "namespace")
 
-    @field_validator("client_namespaces")
+    @field_validator("client_namespaces", "metrics_namespaces")
     @classmethod
     def _client_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(check_label(each, NAMESPACE_NAME, f"namespace {each}") for each in value)
@@ -300,32 +298,8 @@ def parse_config(document: Mapping[str, Any], where: Callable[[Loc], str] = _now
         return ClusterConfig.model_validate(dict(document))
     except ValidationError as error:
         details = error.errors(include_url=False)
-        lines = [_line(where(detail["loc"]), detail["loc"], _message(detail)) for detail in details]
+        lines = [f"{where(detail['loc'])}: {explain(detail, ClusterConfig)}" for detail in details]
         raise ClusterError("\n".join(lines)) from None
-
-
-def _line(where: str, loc: tuple[int | str, ...], message: str) -> str:
-    path = ".".join(str(part) for part in loc)
-    return f"{where}: {path + ': ' if path else ''}{message.removeprefix('Value error, ')}"
-
-
-def _message(detail: ErrorDetails) -> str:
-    if detail["type"] != "extra_forbidden":
-        return detail["msg"]
-    *parents, key = detail["loc"]
-    known = list(_section(parents).model_fields)
-    near = difflib.get_close_matches(str(key), known, n=1)
-    return "unknown key; " + (f"did you mean {near[0]}?" if near else f"valid here: {', '.join(known)}")
-
-
-def _section(path: Sequence[int | str]) -> type[BaseModel]:
-    """The model at a path of keys; sections that may be left out are `Section | None`."""
-    model: type[BaseModel] = ClusterConfig
-    for key in path:
-        annotation = model.model_fields[str(key)].annotation
-        options = [annotation, *get_args(annotation)]
-        model = next(each for each in options if isinstance(each, type) and issubclass(each, BaseModel))
-    return model
 
 
 def load_config(path: Path) -> ClusterConfig:

@@ -1,9 +1,9 @@
 """Instance types by name, with what they have. Unknown ones are refused with the nearest known name."""
 
-import difflib
 from dataclasses import dataclass
 
 from app.errors import ClusterError
+from app.names import hint
 from cluster.files import data
 
 
@@ -27,9 +27,9 @@ def instance(name: str) -> Instance:
     """Raises ClusterError for a type that is not in instances.yaml."""
     known = data("instances")
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-        raise ClusterError(f"instance type {name} is not known; {hint} (or add what it has to cluster/instances.yaml)")
+        raise ClusterError(
+            f"instance type {name} is not known; {hint(name, known)} (or add what it has to cluster/instances.yaml)"
+        )
     return Instance(name=name, **known[name])
 
 

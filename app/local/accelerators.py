@@ -16,7 +16,7 @@ def check_accelerator(model: ModelSettings) -> None:
     if named in ("cpu", "gpu") or _is_known(named):
         return
     meant = f"did you mean {named.upper()}?" if _is_known(named.upper()) else "write cpu, gpu, or a type such as L40S"
-    raise SettingsError(f"model {model.id}: accelerator: Ray has no type {named!r}; {meant}")
+    raise SettingsError(f"model {model.id}: accelerator: Ray has no type {named!r}; {meant}", ("accelerator",))
 
 
 def _is_known(accelerator: str) -> bool:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from app.adapter_folders import CONFIG, folders_in, passed_over, rank_of
-from app.errors import MachineError, ModelError
+from app.errors import Loc, MachineError, ModelError
 from app.local.machine import existing, free_bytes
 from app.settings import GiB, L2Settings, ModelSettings, Settings, home
 
@@ -16,25 +16,27 @@ _SOURCES = "give one that a model was saved to, or a Hugging Face id"
 _NAMED = 10
 
 
-def check_paths(settings: Settings) -> None:
-    """Look at the L2 directories of `settings`, and for models and LoRA adapters that are named by a path.
+def check_home() -> None:
+    """Raises MachineError: TIERSERVE_HOME cannot be used. Makes nothing: whoever only asks leaves no trace."""
+    _check_usable("TIERSERVE_HOME", home())
 
-    Makes nothing: whoever only asks leaves no trace. So with TIERSERVE_HOME.
+
+def check_paths(model: ModelSettings) -> None:
+    """Look at the L2 directory of `model`, and for a model and LoRA adapters that are named by a path. Makes nothing.
 
     Raises:
         MachineError: a pool cannot be where it is said to be.
         ModelError: there is no model at a path, or an adapter that vLLM would refuse when it is first asked for.
     """
-    _check_usable("TIERSERVE_HOME", home())
-    for model in settings.models:
-        if pool := _pool(model):
-            _check_usable(f"model {model.id}: l2.path", pool.directory)
-        if model.source and model.source.startswith(("/", ".", "~")) and not _has_model(model.source):
-            raise ModelError(
-                f"model {model.id}: source {model.source} is not a directory with a config.json in it: {_SOURCES}"
-            )
-        if model.lora is not None and model.lora.directory is not None:
-            _check_adapters(model, model.lora.directory)
+    if pool := _pool(model):
+        _check_usable(f"model {model.id}: l2.path", pool.directory, ("l2", "path"))
+    if model.source and model.source.startswith(("/", ".", "~")) and not _has_model(model.source):
+        raise ModelError(
+            f"model {model.id}: source {model.source} is not a directory with a config.json in it: {_SOURCES}",
+            ("source",),
+        )
+    if model.lora is not None and model.lora.directory is not None:
+        _check_adapters(model, model.lora.directory)
 
 
 def notes_on_space(settings: Settings) -> list[str]:
@@ -70,36 +72,43 @@ def _pool(model: ModelSettings) -> L2Settings | None:
     return model.l2 if model.l1.enabled and model.l2.enabled and model.l2.backend != "custom" else None
 
 
-def _check_usable(name: str, directory: Path) -> None:
+def _check_usable(name: str, directory: Path, about: Loc = ()) -> None:
     """It need not be there: whoever uses it makes it, as the same user."""
     there = existing(directory)
     why = "is a file" if not there.is_dir() else None if os.access(there, os.W_OK | os.X_OK) else "is not writable"
     if why:
-        raise MachineError(f"{name} {directory} cannot be used ({there} {why}): give a writable directory")
+        raise MachineError(f"{name} {directory} cannot be used ({there} {why}): give a writable directory", about)
 
 
 def _check_adapters(model: ModelSettings, directory: Path) -> None:
     """An empty directory is right: adapters may come later."""
-    path = f"model {model.id}: lora.path {directory}"
+    if wrong := _wrong_directory(directory) or _wrong_adapter(directory, model.engine.get("max_lora_rank") or _RANK):
+        raise ModelError(f"model {model.id}: lora.path{wrong}", ("lora", "path"))
+
+
+def _wrong_directory(directory: Path) -> str | None:
     if not directory.is_dir():
         what = "is a file" if directory.exists() else "is not there"
-        raise ModelError(f"{path} {what}: give the directory whose folders are adapters, or make it (it may be empty)")
+        return f" {directory} {what}: give the directory whose folders are adapters, or make it (it may be empty)"
     if not os.access(directory, os.R_OK | os.X_OK):
-        raise ModelError(f"{path} cannot be read: give its user the right to (chmod u+rx)")
+        return f" {directory} cannot be read: give its user the right to (chmod u+rx)"
     if (directory / CONFIG).is_file():
-        raise ModelError(f"{path} is itself an adapter: give the directory that it lies in, {directory.parent}")
-    most = model.engine.get("max_lora_rank") or _RANK
+        return f" {directory} is itself an adapter: give the directory that it lies in, {directory.parent}"
+    return None
+
+
+def _wrong_adapter(directory: Path, most: object) -> str | None:
+    """The first; `most`: the largest rank that vLLM is told to take."""
     for folder in folders_in(directory):
         try:
             rank = rank_of(folder)
         except ValueError as error:
-            raise ModelError(f"model {model.id}: lora.path, adapter {folder}: {error}") from None
+            return f", adapter {folder}: {error}"
         if isinstance(most, int) and rank > most:
             wide = next((each for each in _RANKS if each >= rank), None)
             remedy = f"set `engine: {{max_lora_rank: {wide}}}`" if wide else f"vLLM takes at most {_RANKS[-1]}"
-            raise ModelError(
-                f"model {model.id}: lora.path, adapter {folder}: its rank is {rank}, above {most}: {remedy}"
-            )
+            return f", adapter {folder}: its rank is {rank}, above {most}: {remedy}"
+    return None
 
 
 def _has_model(source: str) -> bool:

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from app.errors import SettingsError
-from app.local.yaml_file import YamlFile, read_yaml
+from app.errors import Loc, SettingsError
 from app.names import nearest
 from app.settings import Settings, load_settings
-from app.settings_text import Loc
+from app.yaml_file import YamlFile, read_yaml
 
 IMPORT_PATH = "app.main:build"
 _EXAMPLE = "serve_configs/local.yaml"

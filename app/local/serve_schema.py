@@ -10,10 +10,9 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from app.errors import SettingsError
+from app.errors import Loc, SettingsError
 from app.local.serve_file import ServeFile
 from app.names import hint
-from app.settings_text import Loc
 
 # What `tierserve serve` does with a file is said by these alone; `serve deploy` reads the rest too.
 _READ_HERE = {"applications", "http_options", "http_options.host", "http_options.port", "proxy_location"}

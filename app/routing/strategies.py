@@ -41,7 +41,8 @@ def make_policy(
     unknown = sorted(options.keys() - set(known))
     if unknown:
         raise SettingsError(
-            f"routing strategy {strategy} has no option {unknown[0]!r}; it has: {', '.join(known) or 'none'}"
+            f"routing strategy {strategy} has no option {unknown[0]!r}; it has: {', '.join(known) or 'none'}",
+            (unknown[0],),
         )
     checked = {name: _checked(name, value, takes[name].annotation) for name, value in options.items()}
     given: dict[str, object] = {"roster": roster, "load": load, "clock": clock, "random": random}
@@ -54,4 +55,4 @@ def _checked(name: str, value: object, kind: object) -> object:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         expected, _, _ = str(error).replace("`", "").partition(", got ")
-        raise SettingsError(f"{name}: {expected[0].lower()}{expected[1:]}, not {value!r}") from None
+        raise SettingsError(f"{name}: {expected[0].lower()}{expected[1:]}, not {value!r}", (name,)) from None

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from app.errors import SettingsError
 from app.names import hint
@@ -29,9 +30,19 @@ def check_engine_arguments(model: ModelSettings) -> None:
     Raises:
         SettingsError: a line for each argument that vLLM does not have or whose value has a wrong type.
     """
-    problems = [f"model {model.id}, {line}" for item in model.engine.items() for line in _problems(*item)]
-    if problems:
-        raise SettingsError("\n".join(problems))
+    if problems := engine_problems(model):
+        raise SettingsError("\n".join(map(str, problems)))
+
+
+def engine_problems(model: ModelSettings) -> list[SettingsError]:
+    """One for each argument, with its keys from the model's on."""
+    problems = []
+    for name, value in model.engine.items():
+        if found := _problem(name, value):
+            inside, what = found
+            path = ("engine", name, *inside)
+            problems.append(SettingsError(f"model {model.id}, {'.'.join(path)}: {what}", path))
+    return problems
 
 
 def in_numbers(engine: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,21 +63,25 @@ def _number(name: str, value: Any) -> Any:
         return value  # refused by the check
 
 
-def _problems(name: str, value: Any) -> list[str]:
+_Problem = tuple[tuple[str, ...], str]
+"""The keys inside a value that lead to what is wrong, and what it is."""
+
+
+def _problem(name: str, value: Any) -> _Problem | None:
     if name not in _annotations():
-        return [f"engine.{name}: vLLM has no such argument; {_near(name)}"]
+        return (), f"vLLM has no such argument; {_near(name)}"
     annotation = _annotations()[name]
     if value is None or annotation is None or _left_to_vllm(annotation, value):
-        return []
+        return None
     try:
         TypeAdapter(annotation).validate_python(_number(name, value))
     except ValidationError as error:
         details = [one for one in error.errors(include_url=False) if one["type"] not in _JUDGED]
         # A union is refused once for each of its members: the first says enough.
-        return [_line(name, details[0]["loc"], details[0]["msg"], details[0]["input"])] if details else []
+        return _told(details[0]) if details else None
     except Exception:
-        return []  # no verdict
-    return []
+        return None  # no verdict
+    return None
 
 
 def _near(name: str) -> str:
@@ -74,14 +89,14 @@ def _near(name: str) -> str:
     return found if found.startswith("did you mean") else "see `vllm serve --help`"
 
 
-def _line(name: str, loc: tuple[int | str, ...], message: str, value: Any) -> str:
+def _told(detail: ErrorDetails) -> _Problem:
     # Names of types that a union tried stand among the keys, with brackets or capitals.
-    keys = [str(part) for part in loc if str(part).isidentifier() and str(part).islower() and part not in _TYPE_NAMES]
-    path = ".".join(["engine", name, *keys])
-    if message == "Unexpected keyword argument":
-        return f"{path}: vLLM has no such key here"
-    expected = _EXCUSES.sub("", message.removeprefix("Input "))
-    return f"{path}: {expected[0].lower()}{expected[1:]}, not {value!r}"
+    parts = [str(part) for part in detail["loc"]]
+    keys = tuple(part for part in parts if part.isidentifier() and part.islower() and part not in _TYPE_NAMES)
+    if detail["msg"] == "Unexpected keyword argument":
+        return keys, "vLLM has no such key here"
+    expected = _EXCUSES.sub("", detail["msg"].removeprefix("Input "))
+    return keys, f"{expected[0].lower()}{expected[1:]}, not {detail['input']!r}"
 
 
 _EXCUSES = re.compile(", (unable to|got a) .*")

@@ -108,7 +108,9 @@ def router_arguments(model: ModelSettings) -> dict[str, Any]:
     try:
         RoutingCore(routing.strategy, options)
     except SettingsError as error:
-        raise SettingsError(f"model {model.id}, routing.options: {error}") from None
+        raise SettingsError(
+            f"model {model.id}, routing.options: {error}", ("routing", "options", *error.about)
+        ) from None
     return {
         "strategy": routing.strategy,
         "options": options,

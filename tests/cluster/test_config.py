@@ -56,7 +56,7 @@ def test_a_number_is_a_quantity() -> None:
         ({"storage": {"masters": 2}}, "storage.masters: masters must be odd"),
         ({"storage": {"mount_path": "mnt"}}, "storage.mount_path: .*absolute path"),
         ({"storage": {"mountpath": "/mnt"}}, "storage.mountpath: unknown key; did you mean mount_path"),
-        ({"storage": {"zzz": 1}}, "storage.zzz: unknown key; valid here: backend, mount_path"),
+        ({"storage": {"zzz": 1}}, "storage.zzz: unknown key; valid here: backend, claim"),
         ({"wrokers": {}}, "wrokers: unknown key; did you mean workers"),
         ({"tiered_storage": {"percent": 20}}, "tiered_storage.percent: unknown key; did you mean memory_percent"),
         ({"storage": {"master_storage_class": "Fast_Disk"}}, "storage.master_storage_class: .*lower-case"),

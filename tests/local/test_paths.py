@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.errors import MachineError, ModelError
-from app.local.paths import check_paths, notes_on_adapters, notes_on_space
+from app.local.paths import check_home, check_paths, notes_on_adapters, notes_on_space
 from app.settings import Settings, load_settings
 
 
@@ -18,7 +18,7 @@ def with_adapters(path: Path, **fields: Any) -> Settings:
 
 
 def test_looking_at_a_pool_makes_nothing(tmp_path: Path) -> None:
-    check_paths(with_pool(tmp_path / "a" / "b"))
+    check_paths(with_pool(tmp_path / "a" / "b").models[0])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -26,7 +26,7 @@ def test_looking_at_a_pool_makes_nothing(tmp_path: Path) -> None:
 def test_a_file_is_no_pool(tmp_path: Path, path: str) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(MachineError, match=r"is a file\): give a writable directory"):
-        check_paths(with_pool(tmp_path / path))
+        check_paths(with_pool(tmp_path / path).models[0])
 
 
 def test_a_pool_must_be_where_one_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +34,7 @@ def test_a_pool_must_be_where_one_may_write(tmp_path: Path, monkeypatch: pytest.
     asked: list[Path] = []
     monkeypatch.setattr("os.access", lambda path, mode: asked.append(path))
     with pytest.raises(MachineError, match=f"{tmp_path} is not writable"):
-        check_paths(with_pool(tmp_path / "a" / "b"))
+        check_paths(with_pool(tmp_path / "a" / "b").models[0])
     assert asked == [tmp_path]
 
 
@@ -46,12 +46,14 @@ def test_too_little_room_for_a_pool_is_noted(tmp_path: Path) -> None:
 
 def test_a_path_without_a_model_is_told(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"config\.json"):
-        check_paths(load_settings({"models": [{"id": "m", "source": str(tmp_path), "l2": {"enabled": False}}]}))
+        check_paths(
+            load_settings({"models": [{"id": "m", "source": str(tmp_path), "l2": {"enabled": False}}]}).models[0]
+        )
 
 
 def test_ids_and_uris_are_nobodys_paths() -> None:
     for source in ("org/model", "s3://bucket/model", "demo"):
-        check_paths(load_settings({"models": [{"id": "m", "source": source, "l2": {"enabled": False}}]}))
+        check_paths(load_settings({"models": [{"id": "m", "source": source, "l2": {"enabled": False}}]}).models[0])
 
 
 def adapter(directory: Path, config: str) -> Path:
@@ -62,21 +64,21 @@ def adapter(directory: Path, config: str) -> Path:
 
 
 def test_adapters_may_come_later_but_their_directory_is_there(tmp_path: Path) -> None:
-    check_paths(with_adapters(tmp_path))
+    check_paths(with_adapters(tmp_path).models[0])
     with pytest.raises(ModelError, match=r"lora.path .* is not there: give the directory .*, or make it"):
-        check_paths(with_adapters(tmp_path / "nowhere"))
+        check_paths(with_adapters(tmp_path / "nowhere").models[0])
 
 
 def test_a_file_is_no_directory_of_adapters(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ModelError, match=r"lora.path .* is a file: give the directory whose folders are adapters"):
-        check_paths(with_adapters(tmp_path / "file"))
+        check_paths(with_adapters(tmp_path / "file").models[0])
 
 
 def test_an_adapter_itself_is_no_directory_of_adapters(tmp_path: Path) -> None:
     folder = adapter(tmp_path, json.dumps({"r": 8}))
     with pytest.raises(ModelError, match=f"is itself an adapter: give the directory that it lies in, {tmp_path}$"):
-        check_paths(with_adapters(folder))
+        check_paths(with_adapters(folder).models[0])
 
 
 def test_adapters_are_counted_and_folders_that_are_none_are_named_with_the_reason(tmp_path: Path) -> None:
@@ -109,19 +111,19 @@ def test_adapters_in_a_bucket_are_not_looked_for() -> None:
 def test_an_adapter_that_is_wider_than_the_engine_is_told_with_the_remedy(tmp_path: Path) -> None:
     adapter(tmp_path, json.dumps({"r": 24}))
     with pytest.raises(ModelError, match=r"rank is 24, above 16: set `engine: {max_lora_rank: 32}`"):
-        check_paths(with_adapters(tmp_path))
-    check_paths(with_adapters(tmp_path, engine={"max_lora_rank": 32}))
+        check_paths(with_adapters(tmp_path).models[0])
+    check_paths(with_adapters(tmp_path, engine={"max_lora_rank": 32}).models[0])
 
 
 @pytest.mark.parametrize("config", ["", "[]", "{}", '{"r": "8"}'])
 def test_a_folder_that_is_no_adapter_of_pefts_is_told(tmp_path: Path, config: str) -> None:
     adapter(tmp_path, config)
     with pytest.raises(ModelError, match=r"adapter_config\.json"):
-        check_paths(with_adapters(tmp_path))
+        check_paths(with_adapters(tmp_path).models[0])
 
 
 def test_a_file_is_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TIERSERVE_HOME", str(tmp_path / "file"))
     with pytest.raises(MachineError, match=r"TIERSERVE_HOME .*/file cannot be used .* is a file"):
-        check_paths(with_pool(tmp_path / "pool"))
+        check_home()

@@ -1,5 +1,6 @@
 """What a file asks for and neither this machine nor Ray has: told before anything is started."""
 
+import pickle
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.errors import SettingsError, TierserveError
+from app.errors import ModelError, SettingsError, TierserveError
 from app.local.accelerators import check_accelerator
 from app.local.preflight import check_file, check_here, check_keys
 from app.local.serve_file import ServeFile, load_serve_file
@@ -51,6 +52,16 @@ def test_one_that_ray_has_not_is_told(accelerator: str, says: str) -> None:
     [
         ("engine: {max_model_length: 1}", check_file, "line 8: model m, engine.max_model_length: vLLM has no such"),
         ("routing:\n            options: {nothing: 1}", check_file, "line 9: model m, routing.options: "),
+        (
+            "routing:\n            options:\n              half_life_s: -1",
+            check_file,
+            "line 10: model m, routing.options: half_life_s: ",
+        ),
+        (
+            "engine:\n            compilation_config:\n              nothing: 1",
+            check_file,
+            "line 10: model m, engine.compilation_config.nothing: vLLM has no such key here",
+        ),
         ("accelerator: l40s", check_file, "line 8: model m: accelerator: Ray has no type 'l40s'"),
         (
             "lora:\n            path: /nowhere/adapters",
@@ -82,3 +93,29 @@ applications:
     with pytest.raises(TierserveError) as caught:
         check(load_serve_file(path))
     assert str(caught.value).startswith(f"{path}, {says}")
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(
+        """
+applications:
+  - import_path: app.main:build
+    args:
+      models:
+        - id: m
+          accelerator: l40s
+          engine: {max_model_length: 1, tensor_parallel: 2}
+        - id: n
+          routing: {options: {nothing: 1}}
+"""
+    )
+    with pytest.raises(SettingsError) as caught:
+        check_file(load_serve_file(path))
+    lines = [line.removeprefix(f"{path}, ") for line in str(caught.value).splitlines()]
+    assert [line.partition(":")[0] for line in lines] == ["line 7", "line 8", "line 8", "line 10"]
+
+
+def test_an_error_keeps_what_it_is_about_across_processes() -> None:
+    error = pickle.loads(pickle.dumps(ModelError("it is not there", ("lora", "path"))))
+    assert (str(error), error.about) == ("it is not there", ("lora", "path"))

@@ -11,8 +11,7 @@ from typing import Any
 
 import yaml
 
-from app.errors import SettingsError
-from app.settings_text import Loc
+from app.errors import Loc, SettingsError
 
 _INT = "tag:yaml.org,2002:int"
 _SURPRISING = re.compile(r"[-+]?(0[0-7_]+|[\d_]+(:[0-5]?\d)+)")

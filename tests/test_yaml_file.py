@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import SettingsError
-from app.local.yaml_file import read_yaml
+from app.yaml_file import read_yaml
 
 
 def refusal(tmp_path: Path, text: str | bytes) -> str:

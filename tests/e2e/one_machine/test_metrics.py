@@ -26,10 +26,10 @@ def test_every_part_says_how_it_is(served: Served, http: httpx.Client) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
     assert http.post("/v1/chat/completions", json=body).status_code == 200
 
-    def read() -> str | None:
+    def read() -> str:
         text = httpx.get(url, timeout=30).text
         found = {line.partition("{")[0].removeprefix("ray_") for line in text.splitlines()}
-        return text if found >= WANTED else None
+        return text if found >= WANTED else ""
 
     text = wait_for(f"all of {sorted(WANTED)}", read, 60)
     assert value(text, "cache_healthy") == 1

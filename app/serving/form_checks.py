@@ -1,21 +1,30 @@
-"""What a request asks of the form of its answer (structured output, beams): what would end an engine is refused here.
-Pure.
+"""What a request asks of the form of its answer (structured output, tools, beams): what would end a replica, or keep it
+from everybody else for long, is refused here. Pure.
 
-vLLM turns a schema into a grammar, with a second library where the first does not take it. That one makes a symbol of
-every item that there must or may be: 0.2 KiB and 0.5 us each at least, so that a schema of one line takes a node's
-memory (measured: `{"type": "array", "minItems": 1000000000}` had Ray's memory monitor kill a cache server and Serve's
-controller beside the replica).
+vLLM turns schemas and expressions into grammars, which some schemas of one line make grow without end (docs/serving.md
+has what was seen). The bounds are far above what answers have.
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from app.serving.json_body import MAX_DEPTH, nests_too_deep
 from app.serving.request_checks import FieldError
 
 MAX_ITEMS: Final = 100_000
+"""Of a list or an object."""
+MAX_REPEATS: Final = 2_000
+"""In a `pattern`: its time grows with the square (0.3 s), on the replica's event loop."""
+MAX_EXPRESSION: Final = 50_000
+"""Characters of an expression or a grammar."""
+_EXPRESSIONS = frozenset({"pattern", "regex", "grammar"})
 _COUNTS = frozenset({"minItems", "maxItems", "minProperties", "maxProperties"})
+_REPEATS = re.compile(r"\{(\d+)?(?:,(\d+)?)?\}")
+_GROUP = re.compile(r"\\.|[()]", re.S)
 _FORMS = ("structured_outputs", "response_format", "tools")
+_BRACKETS = ("[", "{")
 # Lengths are raised to its power: 2 is much, and 1e30 is an OverflowError in the replica.
 _LENGTH_PENALTY: Final = 16.0
 
@@ -24,7 +33,8 @@ def check_form(body: Any) -> None:
     """Raises FieldError: 400, with the field and what is too large in it."""
     for field in _FORMS:
         if (value := getattr(body, field, None)) is not None:
-            _check_counts(field, value)
+            for key, inner in _pairs(field, value):
+                _check_pair(field, key, inner)
     penalty = getattr(body, "length_penalty", None)
     if isinstance(penalty, float) and not abs(penalty) <= _LENGTH_PENALTY:
         raise FieldError("length_penalty", f"from -{_LENGTH_PENALTY:g} to {_LENGTH_PENALTY:g}, not {penalty:g}.")
@@ -40,33 +50,62 @@ def asks_for_form(body: Any) -> bool:
 def refused_form() -> FieldError:
     """Of a request whose grammar no engine could use."""
     return FieldError(
-        "structured_outputs",
-        "the engine can make nothing of this grammar: is a rule in it empty, or without an end?",
+        "structured_outputs", "the engine can make nothing of this grammar: is a rule in it empty, or without an end?"
     )
 
 
-def _check_counts(field: str, value: object) -> None:
+def _check_pair(field: str, key: object, value: object) -> None:
+    if key in _COUNTS and isinstance(value, (int, float)) and value > MAX_ITEMS:
+        raise FieldError(field, f"{key} may be {MAX_ITEMS} at most, not {value:g}.")
+    if key in _EXPRESSIONS and isinstance(value, str):
+        if len(value) > MAX_EXPRESSION:
+            raise FieldError(field, f"a {key} may have {MAX_EXPRESSION} characters at most, not {len(value)}.")
+        if _groups(value) > MAX_DEPTH:
+            raise FieldError(field, f"the groups of a {key} nest deeper than {MAX_DEPTH} levels.")
+        if key == "pattern" and any(number > MAX_REPEATS for number in _repeats(value)):
+            raise FieldError(
+                field, f"a pattern may repeat something {MAX_REPEATS} times at most; maxLength bounds a text."
+            )
+
+
+def _pairs(field: str, value: object) -> Iterator[tuple[object, object]]:
+    """Every key in a tree with its value, in schemas that stand in a text too."""
     stack = [value]
     while stack:
         value = stack.pop()
         if isinstance(value, str):
-            stack.append(_parsed(value))
+            stack.append(_parsed(field, value))
         elif isinstance(value, (list, tuple)):
             stack.extend(value)
         elif isinstance(value, Mapping):
-            for key, inner in value.items():
-                if key in _COUNTS and isinstance(inner, (int, float)) and inner > MAX_ITEMS:
-                    raise FieldError(field, f"{key} may be {MAX_ITEMS} at most, not {inner:g}.")
-                stack.append(inner)
+            yield from value.items()
+            stack.extend(value.values())
         elif hasattr(value, "__dict__"):  # pydantic's models, and vLLM's dataclasses
             stack.append(vars(value))
 
 
-def _parsed(text: str) -> object:
-    """Schemas may stand in a text: what is no JSON is for vLLM to judge."""
-    if not any(count in text for count in _COUNTS):
+def _parsed(field: str, text: str) -> object:
+    """What is no JSON is for vLLM to judge."""
+    if not text.lstrip().startswith(_BRACKETS):
         return None
+    if nests_too_deep(text):
+        raise FieldError(field, f"lists and objects nest deeper than {MAX_DEPTH} levels.")
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
+
+
+def _groups(expression: str) -> int:
+    """How deep they nest, at most: a library that recurses over two million ends the process."""
+    deepest = depth = 0
+    for bracket in _GROUP.findall(expression):
+        depth += {"(": 1, ")": -1}.get(bracket, 0)
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _repeats(pattern: str) -> Iterator[int]:
+    for found in _REPEATS.finditer(pattern):
+        # More digits than that are no smaller a number, and Python refuses to read very many.
+        yield from (int(number[:9]) for number in found.groups() if number)

@@ -43,7 +43,8 @@ class _RefusedError(ValueError):
 def parse_object(body: bytes, example: str) -> dict[str, Any]:
     """`body` as a JSON object. Raises BodyError; `example` is for who sent another kind of JSON."""
     text = _text(body)
-    _check_depth(text)
+    if nests_too_deep(text):
+        raise _refusal(_TOO_DEEP, text, _too_deep_at(text))
     try:
         found = json.loads(text, parse_constant=_constant, parse_float=_finite, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
@@ -69,17 +70,19 @@ def _text(body: bytes) -> str:
         raise BodyError(f"The body is not valid UTF-8: byte 0x{wrong:02x} at offset {error.start}.") from None
 
 
-def _check_depth(text: str) -> None:
-    """Before anything recurses. Only a body with many brackets is looked through, and only at what lies outside of its
-    strings: the odd pieces between quotation marks, without those that are escaped."""
+def nests_too_deep(text: str) -> bool:
+    """Whether JSON has more levels than `MAX_DEPTH`; found before anything recurses. Only a text with many brackets is
+    looked through, and only at what lies outside of its strings: the odd pieces between quotation marks, without those
+    that are escaped."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
-        return
+        return False
     outside = "".join(text.replace("\\\\", "").replace('\\"', "").split('"')[::2])
     depth = 0
     for bracket in _BRACKET.findall(outside):
         depth += 1 if bracket in "[{" else -1
         if depth > MAX_DEPTH:
-            raise _refusal(_TOO_DEEP, text, _too_deep_at(text))
+            return True
+    return False
 
 
 def _too_deep_at(text: str) -> int | None:

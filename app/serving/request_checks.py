@@ -37,6 +37,7 @@ _MSGPACK_INTEGERS = range(-(1 << 63), 1 << 64)
 # What a connector is told by who transfers KV, which here are replicas and cache servers alone. LMCache's takes part of
 # it into the names of chunks, and anything but a table of it is an exception in the engine's scheduler, which ends it.
 _OF_CONNECTORS = ("kv_transfer_params", "ec_transfer_params")
+_TEXTS = ("prompt", "messages", "tools")
 _UNENCODABLE = "the text holds characters that cannot be encoded (lone surrogates)."
 _TOO_LARGE = "numbers must fit into 64 bits."
 
@@ -76,6 +77,30 @@ def check_token_ids(tokens: Any, highest: int) -> None:
         return
     at, wrong = next((at, token) for at, token in enumerate(tokens) if not 0 <= token <= highest)
     raise FieldError(f"tokens[{at}]", f"{wrong} is no token id: they lie between 0 and {highest}.")
+
+
+def check_length(body: Any, most: int) -> None:
+    """Raises FieldError: its texts have more than `most` characters together. vLLM bounds what is generated from, but
+    not what is only tokenised, which keeps its one thread for that (60 MB: over a minute) from all other requests."""
+    for field in _TEXTS:
+        length = _length(getattr(body, field, None))
+        if length > most:
+            raise FieldError(field, f"at most {most} characters, which is what a context may hold, not {length}.")
+
+
+def _length(value: object) -> int:
+    length, stack = 0, [value]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str):
+            length += len(value)
+        elif isinstance(value, (list, tuple)):
+            stack.extend(value)
+        elif isinstance(value, Mapping):
+            stack.extend(value.values())
+        elif isinstance(value, BaseModel):
+            stack += [vars(value), value.model_extra]
+    return length
 
 
 def _check_plain(field: str, value: object) -> None:

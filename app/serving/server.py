@@ -24,9 +24,10 @@ from app.serving.auth import storable_salt
 from app.serving.engine_end import EngineEnd
 from app.serving.executor import use_one_process
 from app.serving.form_checks import asks_for_form, refused_form
+from app.serving.grammar_backend import use_one_backend
 from app.serving.prefill_stats import tap_prefill_stats
 from app.serving.report_book import Origin, ReportBook
-from app.serving.request_checks import check_token_ids, check_transfer
+from app.serving.request_checks import check_length, check_token_ids, check_transfer
 from app.serving.single_flight import SingleFlight
 from app.serving.stopping import Stopping
 from app.serving.stream_preface import is_asked_for, with_preface
@@ -76,6 +77,7 @@ class TieredLLMServer(LLMServer):
             llm_config.update_engine_kwargs(kv_events_config=self._announcer.engine_arguments())
         if llm_config.accelerator_config.kind == "cpu":
             use_one_process(llm_config)
+        use_one_backend(llm_config)
         self._resolving = SingleFlight()
         await super().__init__(llm_config, model_downloader=partial(self._loader, lora), **kwargs)
         tap_prefill_stats(self.engine._engine_client, self._on_prefill)
@@ -135,6 +137,11 @@ class TieredLLMServer(LLMServer):
         responses = await self._call(super().completions, request, raw_request_info)
         return self._reported(request, responses, is_asked_for(raw_request_info))
 
+    async def tokenize(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
+        """Ray's, for texts that the model could be asked about."""
+        check_length(request, await asyncio.to_thread(getattr, self, "_most_characters"))
+        return await super().tokenize(request, raw_request_info)  # type: ignore[no-any-return]
+
     async def detokenize(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
         """Ray's, for ids that the tokenizer has: the others would be left out of the text without a word."""
         # In a thread, since the first to ask goes through the whole vocabulary.
@@ -145,6 +152,12 @@ class TieredLLMServer(LLMServer):
     def _highest_token_id(self) -> int:
         """vLLM's own `max_token_id` may be one that does not exist: it takes the size of the vocabulary for one."""
         return int(max(self.engine._engine_client.get_tokenizer().get_vocab().values()))
+
+    @cached_property
+    def _most_characters(self) -> int:
+        """vLLM's own bound on a prompt, which it has for generating only."""
+        client = self.engine._engine_client
+        return int(client.model_config.max_model_len * client.get_tokenizer().max_chars_per_token)
 
     async def __del__(self) -> None:
         """Serve calls it when the replica is to end. Ends the engine's process cleanly: Ray would kill it, and

@@ -42,10 +42,38 @@ def test_a_form_that_would_fill_the_memory_is_refused(fields: dict[str, Any], pa
     assert (refused.value.status_code, refused.value.param) == (400, param)
 
 
+@pytest.mark.parametrize("pattern", ["^[a-z]{2001}$", "(a{3}){1,99999}", "a{99999999999999999999}"])
+def test_a_pattern_that_repeats_too_often_is_refused(pattern: str) -> None:
+    with pytest.raises(FieldError, match="2000 times at most"):
+        check_form(chat(structured_outputs={"json": {"type": "string", "pattern": pattern}}))
+
+
+@pytest.mark.parametrize("key", ["regex", "grammar", "json"])
+@pytest.mark.parametrize(
+    ("expression", "says"),
+    [("(" * 101 + "a" + ")" * 101, "nest deeper than 100"), ("a" * 50_001, "50000 characters at most, not 50001")],
+)
+def test_an_expression_that_a_library_would_recurse_over_is_refused(key: str, expression: str, says: str) -> None:
+    with pytest.raises(FieldError, match=says):
+        check_form(chat(structured_outputs={key: {"pattern": expression} if key == "json" else expression}))
+
+
+@pytest.mark.parametrize("level", ['{"anyOf":[', '{"type":"array","items":', '{"not":'])
+def test_a_schema_in_a_text_nests_no_deeper_than_a_body(level: str) -> None:
+    end = {"[": "]}", ":": "}"}[level[-1]]
+    text = level * 200 + "{}" + end * 200
+    with pytest.raises(FieldError, match="deeper than 100 levels"):
+        check_form(chat(structured_outputs={"json": text}))
+    check_form(chat(structured_outputs={"json": level * 40 + "{}" + end * 40}))
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         {},
+        {"structured_outputs": {"regex": "[0-9]{100000}"}},
+        {"structured_outputs": {"regex": "(a)" * 200 + r"\(" * 200}},
+        {"structured_outputs": {"json": {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2,}(x{,7}){}$"}}},
         {"structured_outputs": {"json": {"type": "array", "minItems": 3, "maxItems": MAX_ITEMS}}},
         {"structured_outputs": {"json": {"type": "string", "maxLength": 10**9}}},
         {"structured_outputs": {"json": "{ minItems"}},

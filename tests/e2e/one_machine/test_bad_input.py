@@ -85,6 +85,15 @@ BAD: list[tuple[str, str, Any, int, str]] = [
     ("a number that is none", COMPLETIONS, b'{"prompt": "a", "temperature": NaN}', 400, "NaN is no JSON number"),
     ("lists without an end", "/tokenize", b'{"prompt": ' + b"[" * 100_000, 400, "deeper than 100 levels"),
     ("more choices than there may be", CHAT, {"model": MODEL, "messages": HELLO, "n": 129}, 400, "at most 128"),
+    ("a text beyond any context", "/tokenize", {"model": MODEL, "prompt": "a" * 1_000_000}, 400, "prompt: at most"),
+    ("a list of a billion", CHAT, {"model": MODEL, "messages": HELLO, "structured_outputs": {"json": {"type": "array",
+        "minItems": 10**9}}}, 400, "minItems may be 100000 at most"),
+    ("two million brackets", COMPLETIONS, {"model": MODEL, "prompt": "x", "structured_outputs": {"json": {
+        "type": "string", "pattern": "(" * 2_000_000 + "a" + ")" * 2_000_000}}}, 400, "50000 characters at most"),
+    ("a grammar without an end", CHAT, {"model": MODEL, "messages": HELLO, "structured_outputs": {
+        "grammar": "root ::= root"}}, 400, "can make nothing of this grammar"),
+    ("a schema that no library takes", CHAT, {"model": MODEL, "messages": HELLO, "structured_outputs": {"json": {
+        "type": "object", "patternProperties": {"^a": {"type": "string"}}}}}, 400, ""),
     ("a token id that does not exist", "/detokenize", {"model": MODEL, "tokens": [1, 49152]}, 400, "tokens[1]: 49152"),
     ("no prompt", COMPLETIONS, {"model": MODEL}, 400, ""),
     ("an empty list as prompt", COMPLETIONS, {"model": MODEL, "prompt": []}, 400, ""),
@@ -113,6 +122,14 @@ def test_says_what_is_wrong(http: httpx.Client, path: str, body: Any, status: in
 
 def test_a_stream_that_cannot_start_is_an_error_and_not_a_stream(http: httpx.Client) -> None:
     check_error(http.post(CHAT, json={"model": MODEL, "messages": HELLO, "stream": True, "max_tokens": -4}))
+
+
+def test_what_one_client_may_not_ask_others_may(http: httpx.Client) -> None:
+    """After all of the above: grammars that every library takes are made."""
+    response = http.post(
+        CHAT, json={"model": MODEL, "messages": HELLO, "structured_outputs": {"choice": ["yes", "no"]}, "max_tokens": 4}
+    )
+    assert response.json()["choices"][0]["message"]["content"] in ("yes", "no"), response.text
 
 
 @pytest.mark.parametrize("salt", ["a/b@c", "x" * 500, "\u0000", "ünïcode"])

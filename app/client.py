@@ -43,6 +43,11 @@ class Answer:
     report: CacheReport | None
     response: Mapping[str, Any] = field(repr=False)
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Of every choice, where `n` or several prompts asked for more than one; `text` is the first."""
+        return tuple(map(_text, self.response["choices"]))
+
 
 def connect(app_name: str = "tierserve", address: str | None = None, *, model: str | None = None) -> "Client":
     """A client of `app_name`. A process that is connected to Ray already (a deployment, a driver) stays there.
@@ -203,9 +208,12 @@ def _answer(response: Any) -> Answer:
     _refuse(response)
     full = response.model_dump()
     choice = full["choices"][0]
-    text = choice["message"]["content"] if "message" in choice else choice["text"]
     report = from_details((full.get("usage") or {}).get("prompt_tokens_details"))
-    return Answer(text or "", choice.get("finish_reason"), report, full)
+    return Answer(_text(choice), choice.get("finish_reason"), report, full)
+
+
+def _text(choice: Mapping[str, Any]) -> str:
+    return (choice["message"]["content"] if "message" in choice else choice["text"]) or ""
 
 
 _LOST = "the replica that had this request was lost: send it again"

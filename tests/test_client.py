@@ -91,6 +91,13 @@ def test_a_completion_of_text_or_token_ids() -> None:
         assert handle.asked[0][1].prompt == prompt
 
 
+def test_every_choice_has_its_text() -> None:
+    choices = [{"index": at, "message": {"role": "assistant", "content": text}} for at, text in enumerate(["a", None])]
+    answer = Client(Handle(ChatCompletionResponse(model="m", choices=choices, usage=USAGE)), "m").chat("Hi", n=2)
+    assert (answer.text, answer.texts) == ("a", ("a", ""))
+    assert Client(Handle(TEXT), "m").complete("Hi").texts == ("Hello",)
+
+
 async def test_the_same_on_an_event_loop() -> None:
     assert (await Client(Handle(CHAT), "m").achat("Hi")).text == "Hello"
     assert (await Client(Handle(TEXT), "m").acomplete("Hi")).text == "Hello"

@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import asdict, replace
 from functools import cached_property, partial
 from multiprocessing import util
@@ -213,7 +214,9 @@ class TieredLLMServer(LLMServer):
         # own first step never reaches its `finally`.
         self._book.open(request.request_id, self._origin(request))
         try:
-            async for response in self._stopping.bounded(_blamed(request, responses)):
+            if asks_for_form(request):
+                responses = _blaming_the_form(responses)
+            async for response in self._stopping.bounded(responses):
                 if getattr(response, "usage", None) is not None:
                     self._report_in(response.usage, await self._report(request.request_id))
                 elif in_stream and _carries_usage(response):
@@ -287,18 +290,17 @@ class TieredLLMServer(LLMServer):
         return written if isinstance(response, list) else written[0]
 
 
-async def _blamed(request: Any, responses: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-    """vLLM's engine gives a request up for one reason of the client's: a grammar that it cannot use. It does not say
-    which reason it was, so whoever gave it a grammar is told of that."""
+async def _blaming_the_form(responses: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    """For a request that asks for one. vLLM's engine gives requests up for one reason of the client's, a grammar that
+    it cannot use, and does not say what the reason was."""
     from vllm.exceptions import GenerationError
 
     try:
-        async for response in responses:
-            yield response
+        async with aclosing(responses):
+            async for response in responses:
+                yield response
     except GenerationError:
-        if asks_for_form(request):
-            raise refused_form() from None
-        raise
+        raise refused_form() from None
 
 
 def _carries_usage(response: Any) -> bool:

@@ -11,9 +11,11 @@ import pytest
 from lmcache.v1.multiprocess.custom_types import IPCCacheServerKey
 from starlette.exceptions import HTTPException
 from vllm.entrypoints.serve.engine.protocol import UsageInfo
+from vllm.exceptions import GenerationError
 
 from app.cache_report import PromptTokens
 from app.serving.report_book import ReportBook
+from app.serving.request_checks import FieldError
 from app.serving.server import TieredLLMServer, _carries_usage, _with_details
 from app.serving.stopping import Stopping
 from app.serving.stream_preface import take_preface
@@ -196,3 +198,12 @@ async def test_nothing_is_kept_of_an_answer_that_nobody_began_to_read() -> None:
     gc.collect()
     await asyncio.sleep(0)
     assert len(replica._book) == 0
+
+
+@pytest.mark.parametrize(("form", "raises"), [({"grammar": "root ::= root"}, FieldError), (None, GenerationError)])
+async def test_a_request_that_the_engine_gives_up_is_its_grammar_s_fault_if_it_has_one(
+    form: dict[str, str] | None, raises: type[Exception]
+) -> None:
+    request = SimpleNamespace(stream=False, structured_outputs=form, request_id="")
+    with pytest.raises(raises):
+        await Replica().serve(request, [GenerationError("Internal server error")])

@@ -12,6 +12,7 @@ import asyncio
 import json
 import logging
 import tempfile
+import threading
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -213,13 +214,17 @@ def actor_name(key: str, node_id: str) -> str:
 class CacheLease:
     """A replica's hold on its node's server: `async with`-free, because a replica holds it until it dies.
 
+    It is renewed on a thread of its own. While a replica starts, vLLM's imports block its event loop, on a busy machine
+    for longer than a lease lasts: the server that it had just attached to was then stopped under it.
+
     Raises:
         ServingError: from `acquire`, if the server does not start; the message carries the end of its log.
     """
 
     def __init__(self, actor: Any, holder: str, endpoint: CacheEndpoint) -> None:
         self.actor, self.holder, self.endpoint = actor, holder, endpoint
-        self._renewing = asyncio.get_running_loop().create_task(self._renew())
+        self._over = threading.Event()
+        threading.Thread(target=self._renew, name="cache-lease", daemon=True).start()
 
     @classmethod
     async def acquire(cls, spec: CacheSpec, application: str, holder: str) -> "CacheLease":
@@ -240,14 +245,13 @@ class CacheLease:
         return cls(actor, holder, endpoint)
 
     async def release(self) -> None:
-        self._renewing.cancel()
+        self._over.set()
         await self.actor.release.remote(self.holder)
 
-    async def _renew(self) -> None:
-        while True:
-            await asyncio.sleep(RENEW_S)
+    def _renew(self) -> None:
+        while not self._over.wait(RENEW_S):
             try:
-                await self.actor.renew.remote(self.holder)
+                ray.get(self.actor.renew.remote(self.holder), timeout=LEASE_S)
             except Exception as error:
                 logger.warning("the L1 cache of this node did not take the lease: %s", error)
 

@@ -10,9 +10,6 @@ from typing import Any
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-MAX_CHOICES = 128
-"""OpenAI's bound on `n`. vLLM's own is 16,384, each an answer of its own: one request would fill an engine for long."""
-
 
 class FieldError(HTTPException):
     """The field at `path` in the body holds what no engine can serve."""
@@ -37,7 +34,6 @@ _MSGPACK_INTEGERS = range(-(1 << 63), 1 << 64)
 # What a connector is told by who transfers KV, which here are replicas and cache servers alone. LMCache's takes part of
 # it into the names of chunks, and anything but a table of it is an exception in the engine's scheduler, which ends it.
 _OF_CONNECTORS = ("kv_transfer_params", "ec_transfer_params")
-_TEXTS = ("prompt", "messages", "tools")
 _UNENCODABLE = "the text holds characters that cannot be encoded (lone surrogates)."
 _TOO_LARGE = "numbers must fit into 64 bits."
 
@@ -55,9 +51,6 @@ def check_body(body: Any) -> None:
     check_transfer(body)
     for field in getattr(body, "model_fields_set", set()):
         _check_plain(field, getattr(body, field, None))
-    n = getattr(body, "n", None)
-    if isinstance(n, int) and n > MAX_CHOICES:
-        raise FieldError("n", f"at most {MAX_CHOICES} choices, not {n}.")
     check_token_ids(getattr(body, "tokens", None), _MAX_TOKEN_ID)
 
 
@@ -77,30 +70,6 @@ def check_token_ids(tokens: Any, highest: int) -> None:
         return
     at, wrong = next((at, token) for at, token in enumerate(tokens) if not 0 <= token <= highest)
     raise FieldError(f"tokens[{at}]", f"{wrong} is no token id: they lie between 0 and {highest}.")
-
-
-def check_length(body: Any, most: int) -> None:
-    """Raises FieldError: its texts have more than `most` characters together. vLLM bounds what is generated from, but
-    not what is only tokenised, which keeps its one thread for that (60 MB: over a minute) from all other requests."""
-    for field in _TEXTS:
-        length = _length(getattr(body, field, None))
-        if length > most:
-            raise FieldError(field, f"at most {most} characters, which is what a context may hold, not {length}.")
-
-
-def _length(value: object) -> int:
-    length, stack = 0, [value]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, str):
-            length += len(value)
-        elif isinstance(value, (list, tuple)):
-            stack.extend(value)
-        elif isinstance(value, Mapping):
-            stack.extend(value.values())
-        elif isinstance(value, BaseModel):
-            stack += [vars(value), value.model_extra]
-    return length
 
 
 def _check_plain(field: str, value: object) -> None:

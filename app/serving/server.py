@@ -28,8 +28,9 @@ from app.serving.form_checks import asks_for_form, refused_form
 from app.serving.grammar_backend import use_one_backend
 from app.serving.prefill_stats import tap_prefill_stats
 from app.serving.report_book import Origin, ReportBook
-from app.serving.request_checks import check_length, check_token_ids, check_transfer
+from app.serving.request_checks import check_token_ids, check_transfer
 from app.serving.single_flight import SingleFlight
+from app.serving.size_checks import check_length
 from app.serving.stopping import Stopping
 from app.serving.stream_preface import is_asked_for, with_preface
 from app.serving.tokenization import attach_tokenization

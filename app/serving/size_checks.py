@@ -1,0 +1,69 @@
+"""How much one request may ask for: what takes an engine, or the thread that tokenises for it, from all others is
+refused. Pure. The figures are of two cores and a model of 135 million parameters; bounds are where others' are, or far
+above what answers need.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from app.serving.request_checks import FieldError
+
+MAX_CHOICES: Final = 128
+"""OpenAI's bound on `n`. vLLM's own is 16,384, each an answer of its own."""
+MAX_SEQUENCES: Final = 2048
+"""Prompts of one request times `n`; OpenAI takes as many inputs, vLLM 1,024 prompts with any `n`. 1,024 of one token each kept others waiting for 28 s,
+131,072 for more than 40, after their client had left."""
+MAX_BAD_WORDS: Final = 20_000
+"""Characters, all words together: vLLM tokenises them on the event loop (30 MB: a replica that answered no health
+check)."""
+_BATCHES = ("prompt", "input", "text_1", "text_2", "queries", "documents", "data_1", "data_2")
+_TEXTS = ("prompt", "messages", "tools")
+
+
+def check_sizes(body: Any) -> None:
+    """Raises FieldError: 400, with the field and its bound."""
+    n = getattr(body, "n", None)
+    choices = n if isinstance(n, int) else 1
+    if choices > MAX_CHOICES:
+        raise FieldError("n", f"at most {MAX_CHOICES} choices, not {choices}.")
+    for field in _BATCHES:
+        sequences = _prompts(getattr(body, field, None)) * max(choices, 1)
+        if sequences > MAX_SEQUENCES:
+            raise FieldError(field, f"at most {MAX_SEQUENCES} prompts times `n` in one request, not {sequences}.")
+    characters = length_of(getattr(body, "bad_words", None))
+    if characters > MAX_BAD_WORDS:
+        raise FieldError("bad_words", f"at most {MAX_BAD_WORDS} characters together, not {characters}.")
+
+
+def check_length(body: Any, most: int) -> None:
+    """Raises FieldError: its texts have more than `most` characters together. vLLM bounds what is generated from, but
+    not what is only tokenised, which keeps its one thread for that (60 MB: over a minute) from all other requests."""
+    for field in _TEXTS:
+        length = length_of(getattr(body, field, None))
+        if length > most:
+            raise FieldError(field, f"at most {most} characters, which is what a context may hold, not {length}.")
+
+
+def length_of(value: object) -> int:
+    """Characters of all texts in a tree, without its keys."""
+    length, stack = 0, [value]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str):
+            length += len(value)
+        elif isinstance(value, (list, tuple)):
+            stack.extend(value)
+        elif isinstance(value, Mapping):
+            stack.extend(value.values())
+        elif isinstance(value, BaseModel):
+            stack += [vars(value), value.model_extra]
+    return length
+
+
+def _prompts(value: object) -> int:
+    """A list of token ids is one."""
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)) or not value or isinstance(value[0], int):
+        return 1
+    return len(value)

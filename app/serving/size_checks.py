@@ -13,8 +13,8 @@ from app.serving.request_checks import FieldError
 MAX_CHOICES: Final = 128
 """OpenAI's bound on `n`. vLLM's own is 16,384, each an answer of its own."""
 MAX_SEQUENCES: Final = 2048
-"""Prompts of one request times `n`; OpenAI takes as many inputs, vLLM 1,024 prompts with any `n`. 1,024 of one token each kept others waiting for 28 s,
-131,072 for more than 40, after their client had left."""
+"""Prompts of one request times `n`; OpenAI takes as many inputs, vLLM 1,024 prompts with any `n`. 1,024 of one token
+each kept others waiting for 28 s, 131,072 for more than 40, after their client had left."""
 MAX_BAD_WORDS: Final = 20_000
 """Characters, all words together: vLLM tokenises them on the event loop (30 MB: a replica that answered no health
 check)."""

@@ -27,7 +27,7 @@ from app.routing.registry import find_core, set_tokenizer
 from app.serving.adapters import adapters_of
 from app.serving.auth import ApiKeyMiddleware, tenant_salt
 from app.serving.broken_stream import honest
-from app.serving.form_checks import check_form
+from app.serving.form_checks import asks_for_form, check_form
 from app.serving.http_errors import PARSED, ModelNotFound, Overloaded, install_error_handlers
 from app.serving.llm_config import deployment_name
 from app.serving.request_checks import check_body
@@ -116,7 +116,7 @@ class TieredIngress(OpenAiIngress):
             body.cache_salt = tenant_salt(getattr(raw_request.state, "tenant", None), body.cache_salt)
         handed_on = _asking(raw_request) if raw_request is not None and getattr(body, "stream", False) else raw_request
         ask = partial(super()._get_response, body=body, call_method=call_method, raw_request=handed_on)
-        async for response in self._stopping.bounded(_refusals(with_second_try(ask))):
+        async for response in self._stopping.bounded(_refusals(with_second_try(ask, suspect=asks_for_form(body)))):
             details, response = take_preface(response)
             if (counted := getattr(getattr(response, "usage", None), "prompt_tokens_details", None)) is not None:
                 details = counted.model_dump()

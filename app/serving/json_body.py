@@ -17,6 +17,9 @@ MAX_BYTES = 64 << 20
 MAX_DEPTH = 100
 """What comes behind the parser (validation, templates, pickle) recurses; a deep tool's schema has about ten levels."""
 
+MAX_FIELDS = 1_000
+"""At the top: a million unknown ones keep an event loop for 13 s."""
+
 _STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"'
 _BRACKETS = re.compile(_STRING + r"|[\[\]{}]", re.S)
 _BRACKET = re.compile(r"[\[\]{}]")
@@ -56,6 +59,10 @@ def parse_object(body: bytes, example: str) -> dict[str, Any]:
     except ValueError:  # Python's own bound on the digits of a number
         at = _where(text, lambda value: value.lstrip("-").isdigit() and len(value) > 1000)
         raise _refusal("cannot be read: a number has too many digits", text, at) from None
+    if isinstance(found, dict) and len(found) > MAX_FIELDS:
+        raise BodyError(
+            f"The body has {len(found)} fields; no request has more than {MAX_FIELDS}.", code="invalid_body"
+        )
     if not isinstance(found, dict):
         kind = _KINDS.get(type(found), "a number")
         raise BodyError(f"The body must be a JSON object, not {kind}, for example {example}", code="invalid_body")

@@ -1,7 +1,8 @@
 """A request whose replica was lost before it answered anything is sent again: the client need not know.
 
 Refused unread by a replica whose engine is gone: as often as it takes until that replica has left, which is a second or
-two. Lost while the engine worked on it: once, because it may be what the engine died of.
+two. Lost while the engine worked on it: once, because it may be what the engine died of; not at all if it asks for what
+has ended engines before.
 """
 
 import asyncio
@@ -24,10 +25,11 @@ class EngineDiedError(Exception):
 
 
 async def with_second_try(
-    ask: Callable[[], AsyncGenerator[Any, None]], clock: Callable[[], float] = time.monotonic
+    ask: Callable[[], AsyncGenerator[Any, None]], clock: Callable[[], float] = time.monotonic, *, suspect: bool = False
 ) -> AsyncGenerator[Any, None]:
-    """What `ask()` answers; asked anew while nothing of an answer has come and the replica is what was lost."""
-    until, lost_at_work = clock() + _GIVE_UP_S, 0
+    """What `ask()` answers; asked anew while nothing of an answer has come and the replica is what was lost. One that
+    is `suspect` has no second try after an engine has begun it."""
+    until, left = clock() + _GIVE_UP_S, 0 if suspect else 1
     while True:
         began = False
         try:
@@ -41,7 +43,7 @@ async def with_second_try(
             names = {cls.__name__ for cls in type(error).__mro__}
             if began or _LASTING in names or not names & UNAVAILABLE:
                 raise
-            lost_at_work += _NOT_BEGUN not in names
-            if lost_at_work > 1 or clock() > until:
+            left -= _NOT_BEGUN not in names
+            if left < 0 or clock() > until:
                 raise
         await asyncio.sleep(_PAUSE_S)

@@ -30,7 +30,7 @@ from app.serving.prefill_stats import tap_prefill_stats
 from app.serving.report_book import Origin, ReportBook
 from app.serving.request_checks import check_token_ids, check_transfer
 from app.serving.single_flight import SingleFlight
-from app.serving.size_checks import check_length
+from app.serving.size_checks import check_count, check_length
 from app.serving.stopping import Stopping
 from app.serving.stream_preface import is_asked_for, with_preface
 from app.serving.tokenization import attach_tokenization
@@ -141,14 +141,18 @@ class TieredLLMServer(LLMServer):
 
     async def tokenize(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
         """Ray's, for texts that the model could be asked about."""
-        check_length(request, await asyncio.to_thread(getattr, self, "_most_characters"))
+        check_length(request, await self._bound("_most_characters"))
         return await super().tokenize(request, raw_request_info)  # type: ignore[no-any-return]
 
     async def detokenize(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
         """Ray's, for ids that the tokenizer has: the others would be left out of the text without a word."""
-        # In a thread, since the first to ask goes through the whole vocabulary.
-        check_token_ids(request.tokens, await asyncio.to_thread(getattr, self, "_highest_token_id"))
+        check_count("tokens", request.tokens)
+        check_token_ids(request.tokens, await self._bound("_highest_token_id"))
         return await super().detokenize(request, raw_request_info)  # type: ignore[no-any-return]
+
+    async def _bound(self, name: str) -> int:
+        """In a thread, since the first to ask goes through the whole vocabulary."""
+        return int(await asyncio.to_thread(getattr, self, name))
 
     @cached_property
     def _highest_token_id(self) -> int:
@@ -200,6 +204,8 @@ class TieredLLMServer(LLMServer):
         request.request_id = uuid4().hex
         # Callers through handles (app.client) skip the ingress: what could end the engine is looked at here.
         check_transfer(request)
+        if getattr(request, "truncate_prompt_tokens", None) is not None:  # vLLM then looks at no length itself
+            check_length(request, await self._bound("_most_characters"))
         if hasattr(request, "cache_salt"):
             request.cache_salt = storable_salt(request.cache_salt)
         return await method(request, raw_request_info)  # type: ignore[no-any-return]

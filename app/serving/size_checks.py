@@ -18,6 +18,10 @@ each kept others waiting for 28 s, 131,072 for more than 40, after their client 
 MAX_BAD_WORDS: Final = 20_000
 """Characters, all words together: vLLM tokenises them on the event loop (30 MB: a replica that answered no health
 check)."""
+MAX_TOKENS: Final = 1_000_000
+"""To be made text of: a fifth of what kept a replica's event loop for four seconds."""
+MAX_MESSAGES: Final = 10_000
+"""300,000 are validated for 13 s on an event loop."""
 _BATCHES = ("prompt", "input", "text_1", "text_2", "queries", "documents", "data_1", "data_2")
 _TEXTS = ("prompt", "messages", "tools")
 
@@ -32,9 +36,18 @@ def check_sizes(body: Any) -> None:
         sequences = _prompts(getattr(body, field, None)) * max(choices, 1)
         if sequences > MAX_SEQUENCES:
             raise FieldError(field, f"at most {MAX_SEQUENCES} prompts times `n` in one request, not {sequences}.")
+    messages = getattr(body, "messages", None) or ()
+    if len(messages) > MAX_MESSAGES:
+        raise FieldError("messages", f"at most {MAX_MESSAGES} messages, not {len(messages)}.")
     characters = length_of(getattr(body, "bad_words", None))
     if characters > MAX_BAD_WORDS:
         raise FieldError("bad_words", f"at most {MAX_BAD_WORDS} characters together, not {characters}.")
+
+
+def check_count(field: str, tokens: Sequence[int]) -> None:
+    """Raises FieldError: more token ids than any context has."""
+    if len(tokens) > MAX_TOKENS:
+        raise FieldError(field, f"at most {MAX_TOKENS} token ids, not {len(tokens)}.")
 
 
 def check_length(body: Any, most: int) -> None:

@@ -25,8 +25,11 @@ class Leases:
 
     def holders(self) -> list[str]:
         """Those whose lease has not run out, sorted."""
-        limit = self._clock() - self._lease_s
-        self._renewed = {holder: renewed for holder, renewed in self._renewed.items() if renewed > limit}
+        now = self._clock()
+        for holder, renewed in list(self._renewed.items()):
+            if now - renewed >= self._lease_s:
+                del self._renewed[holder]
+                self._last_held = max(self._last_held or 0.0, renewed + self._lease_s)
         return sorted(self._renewed)
 
     def over(self) -> bool:

@@ -42,6 +42,12 @@ def test_a_form_that_would_fill_the_memory_is_refused(fields: dict[str, Any], pa
     assert (refused.value.status_code, refused.value.param) == (400, param)
 
 
+@pytest.mark.parametrize("form", [{"choice": ["a"] * 5001}, {"json": {"enum": list(range(5001))}}])
+def test_a_choice_of_too_many_is_refused(form: dict[str, Any]) -> None:
+    with pytest.raises(FieldError, match="may have 5000 values at most, not 5001"):
+        check_form(chat(structured_outputs=form))
+
+
 @pytest.mark.parametrize("pattern", ["^[a-z]{2001}$", "(a{3}){1,99999}", "a{99999999999999999999}"])
 def test_a_pattern_that_repeats_too_often_is_refused(pattern: str) -> None:
     with pytest.raises(FieldError, match="2000 times at most"):

@@ -31,6 +31,10 @@ def refusal(body: bytes) -> str:
         (b'{"a": ', "The body is not valid JSON: Expecting value at line 1, column 7."),
         (b'{"a": 1}\n {', "The body is not valid JSON: Extra data at line 2, column 2."),
         (b'{"a": "b', "The body is not valid JSON: Unterminated string starting at line 1, column 7."),
+        (
+            json.dumps(dict.fromkeys(map(str, range(1001)))).encode(),
+            "The body has 1001 fields; no request has more than 1000.",
+        ),
         (b" ", "The body is not valid JSON: Expecting value at line 1, column 2."),
         (b'{"a": "NaN",\n "b": NaN}', "The body cannot be read: NaN is no JSON number at line 2, column 7."),
         (b'[-Infinity, "x"]', "The body cannot be read: -Infinity is no JSON number at line 1, column 2."),

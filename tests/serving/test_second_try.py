@@ -95,3 +95,11 @@ async def test_other_errors_are_not_tried_again(error: Exception) -> None:
     with pytest.raises(type(error)):
         await read(asked)
     assert asked.times == 1
+
+
+@pytest.mark.parametrize("loss", [in_replica(EngineDeadError()), DEAD])
+async def test_a_suspect_that_an_engine_has_begun_is_not_sent_to_another(loss: Any) -> None:
+    asked = Asked((loss,), ("answer",))
+    with pytest.raises(Exception):  # noqa: B017 - as it came
+        await read(asked, suspect=True)
+    assert asked.times == 1

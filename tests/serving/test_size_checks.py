@@ -5,7 +5,7 @@ import pytest
 from ray.serve.llm.openai_api_models import ChatCompletionRequest, CompletionRequest
 
 from app.serving.request_checks import FieldError
-from app.serving.size_checks import MAX_BAD_WORDS, MAX_SEQUENCES, check_length, check_sizes
+from app.serving.size_checks import MAX_BAD_WORDS, MAX_SEQUENCES, check_count, check_length, check_sizes
 
 
 def chat(**fields: Any) -> ChatCompletionRequest:
@@ -34,6 +34,17 @@ def test_batches_for_other_endpoints_are_bounded_too() -> None:
     check_sizes(SimpleNamespace(input=["a"] * MAX_SEQUENCES))
     with pytest.raises(FieldError, match="documents: at most 2048"):
         check_sizes(SimpleNamespace(documents=["a"] * (MAX_SEQUENCES + 1)))
+
+
+def test_a_conversation_has_its_bound() -> None:
+    with pytest.raises(FieldError, match="messages: at most 10000 messages, not 10001"):
+        check_sizes(SimpleNamespace(messages=[{}] * 10_001))
+
+
+def test_token_ids_have_theirs() -> None:
+    check_count("tokens", range(1_000_000))
+    with pytest.raises(FieldError, match="tokens: at most 1000000 token ids, not 1000001"):
+        check_count("tokens", range(1_000_001))
 
 
 def test_bad_words_are_few() -> None:

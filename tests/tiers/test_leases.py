@@ -37,6 +37,8 @@ def test_a_holder_that_dies_is_forgotten_when_its_lease_runs_out() -> None:
     leases.renew("a")
     clock.now += LEASE_S + 1
     assert leases.holders() == []
+    assert not leases.over(), "its successor has as much time as after a release"
+    clock.now += LEASE_S
     assert leases.over()
 
 

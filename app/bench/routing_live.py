@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from app import demo_model
+from app.bench.fairness import largest_share, unfair_time
 from app.bench.load import Bars, Conversation, PlannedRequest, Prompts, RequestRecord, load_tokenizer
 from app.bench.load.endpoint import Endpoint, find_endpoint
 from app.bench.load.plan import Message, count
@@ -36,6 +37,7 @@ RAYS: Mapping[str, str] = {
     "ray_prefix_affinity": "ray.serve.llm.request_router:PrefixCacheAffinityRouter",
 }
 STRATEGIES = (*OURS, *RAYS)
+_REPLICAS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +78,11 @@ class Phase:
 
 
 def run_live(rounds: int = 3, bars: Bars | None = None, strategies: Sequence[str] = STRATEGIES) -> dict[str, Any]:
-    """{strategy: {ttft_mean_s, ttft_p90_s, ttft_median_s, hit_tokens, failed, hot_max_share}}, over all rounds.
+    """{strategy: {ttft_mean_s, ttft_p90_s, ttft_median_s, hit_tokens, failed, hot_max_share, hot_unfair_time}}, over
+    all rounds.
 
-    `hot_max_share` is the busiest replica's requests under a hot prefix over its fair share, the median of the rounds.
+    The last two are of the requests under a hot prefix, medians of the rounds: the busiest replica's over its fair
+    share, and for how much of the time one had too many while another had none (app/bench/fairness.py).
 
     Raises:
         ServingError: the application did not come up.
@@ -183,15 +187,9 @@ def _figures(phases: Sequence[Phase]) -> dict[str, float]:
         "prompt_tokens": sum(record.prompt_tokens for record in good),
         "requests": len(good),
         "failed": failed,
-        "hot_max_share": round(statistics.median(_max_share(phase.hot) for phase in phases), 3),
+        "hot_max_share": round(statistics.median(largest_share(phase.hot, _REPLICAS) for phase in phases), 3),
+        "hot_unfair_time": round(statistics.median(unfair_time(phase.hot, _REPLICAS) for phase in phases), 3),
     }
-
-
-def _max_share(records: Sequence[RequestRecord], replicas: int = 3) -> float:
-    served = [record.replica for record in records if record.ok]
-    if not served:
-        return 0.0
-    return max(served.count(name) for name in set(served)) * replicas / len(served)
 
 
 @dataclass
@@ -236,7 +234,7 @@ def _application() -> Iterator[Lab]:
     # kv_aware, so that engines publish their events and the ingress has the tokenizer, in every phase.
     document = spread_over_two(
         yaml.safe_load(DEFAULT_FILE.read_text()),
-        {"replicas": 3, "num_cpus": 0.4, "routing": {"strategy": "kv_aware", "debug": True}},
+        {"replicas": _REPLICAS, "num_cpus": 0.4, "routing": {"strategy": "kv_aware", "debug": True}},
     )
     (application,) = document["applications"]
     (model,) = application["args"]["models"]

@@ -11,8 +11,10 @@ from typing import Protocol
 import pytest
 from hypothesis import settings
 
-# No deadline: this machine is shared, and a slow moment is not a failure.
-settings.register_profile("tierserve", deadline=None)
+# No deadline: this machine is shared, and a slow moment is not a failure. The same examples in every run, so that a
+# change is blamed for what it did; new ones are for `pytest --hypothesis-profile=explore`.
+settings.register_profile("tierserve", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
 settings.load_profile("tierserve")
 
 # A shell starts what it runs in the background deaf to Ctrl-C, which every process below inherits: tests send it.

@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from app.serving.field_error import FieldError
 from app.serving.json_body import MAX_DEPTH, nests_too_deep
-from app.serving.request_checks import FieldError
+from app.serving.plain_data import inner
 
 MAX_ITEMS: Final = 100_000
 """Of a list or an object."""
@@ -24,6 +25,7 @@ MAX_EXPRESSION: Final = 50_000
 _EXPRESSIONS = frozenset({"pattern", "regex", "grammar"})
 _VALUES = frozenset({"enum", "choice"})
 _COUNTS = frozenset({"minItems", "maxItems", "minProperties", "maxProperties"})
+_WATCHED = _EXPRESSIONS | _VALUES | _COUNTS
 _REPEATS = re.compile(r"\{(\d+)?(?:,(\d+)?)?\}")
 _GROUP = re.compile(r"\\.|[()]", re.S)
 _FORMS = ("structured_outputs", "response_format", "tools")
@@ -36,8 +38,9 @@ def check_form(body: Any) -> None:
     """Raises FieldError: 400, with the field and what is too large in it."""
     for field in _FORMS:
         if (value := getattr(body, field, None)) is not None:
-            for key, inner in _pairs(field, value):
-                _check_pair(field, key, inner)
+            for key, held in _pairs(field, value):
+                if key in _WATCHED:
+                    _check_pair(field, key, held)
     penalty = getattr(body, "length_penalty", None)
     if isinstance(penalty, float) and not abs(penalty) <= _LENGTH_PENALTY:
         raise FieldError("length_penalty", f"from -{_LENGTH_PENALTY:g} to {_LENGTH_PENALTY:g}, not {penalty:g}.")
@@ -59,7 +62,7 @@ def refused_form() -> FieldError:
 
 def _check_pair(field: str, key: object, value: object) -> None:
     if key in _COUNTS and isinstance(value, (int, float)) and value > MAX_ITEMS:
-        raise FieldError(field, f"{key} may be {MAX_ITEMS} at most, not {value:g}.")
+        raise FieldError(field, f"{key} may be {MAX_ITEMS} at most, not {min(value, 1e300):g}.")
     if key in _VALUES and isinstance(value, (list, tuple)) and len(value) > MAX_VALUES:
         raise FieldError(field, f"{key} may have {MAX_VALUES} values at most, not {len(value)}.")
     if key in _EXPRESSIONS and isinstance(value, str):
@@ -79,14 +82,12 @@ def _pairs(field: str, value: object) -> Iterator[tuple[object, object]]:
     while stack:
         value = stack.pop()
         if isinstance(value, str):
-            stack.append(_parsed(field, value))
-        elif isinstance(value, (list, tuple)):
-            stack.extend(value)
-        elif isinstance(value, Mapping):
+            if value.startswith(_BRACKETS) or value[:1].isspace():
+                stack.append(_parsed(field, value))
+            continue
+        if isinstance(value, Mapping):
             yield from value.items()
-            stack.extend(value.values())
-        elif hasattr(value, "__dict__"):  # pydantic's models, and vLLM's dataclasses
-            stack.append(vars(value))
+        stack.extend(inner(value))
 
 
 def _parsed(field: str, text: str) -> object:

@@ -27,12 +27,11 @@ from app.routing.registry import find_core, set_tokenizer
 from app.serving.adapters import adapters_of
 from app.serving.auth import ApiKeyMiddleware, tenant_salt
 from app.serving.broken_stream import honest
-from app.serving.form_checks import asks_for_form, check_form
+from app.serving.form_checks import asks_for_form
 from app.serving.http_errors import PARSED, ModelNotFound, Overloaded, install_error_handlers
 from app.serving.llm_config import deployment_name
-from app.serving.request_checks import check_body
+from app.serving.request_checks import check_request
 from app.serving.second_try import with_second_try
-from app.serving.size_checks import check_sizes
 from app.serving.stopping import Stopping
 from app.serving.stream_preface import ASKING_HEADER, take_preface
 from app.settings import GRACEFUL_SHUTDOWN_TIMEOUT_S, LoraSettings, Settings
@@ -109,9 +108,7 @@ class TieredIngress(OpenAiIngress):
         if raw_request is not None:
             setattr(raw_request.state, PARSED, True)
         await self._check_model(body.model)
-        check_body(body)
-        check_form(body)
-        check_sizes(body)
+        check_request(body)
         if raw_request is not None and hasattr(body, "cache_salt"):
             body.cache_salt = tenant_salt(getattr(raw_request.state, "tenant", None), body.cache_salt)
         handed_on = _asking(raw_request) if raw_request is not None and getattr(body, "stream", False) else raw_request

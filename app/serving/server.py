@@ -24,11 +24,12 @@ from app.serving.announcer import Announcer
 from app.serving.auth import storable_salt
 from app.serving.engine_end import EngineEnd
 from app.serving.executor import use_one_process
+from app.serving.field_checks import check_token_ids
 from app.serving.form_checks import asks_for_form, refused_form
 from app.serving.grammar_backend import use_one_backend
 from app.serving.prefill_stats import tap_prefill_stats
 from app.serving.report_book import Origin, ReportBook
-from app.serving.request_checks import check_token_ids, check_transfer
+from app.serving.request_checks import check_request
 from app.serving.single_flight import SingleFlight
 from app.serving.size_checks import check_count, check_length
 from app.serving.stopping import Stopping
@@ -139,8 +140,17 @@ class TieredLLMServer(LLMServer):
         responses = await self._call(super().completions, request, raw_request_info)
         return self._reported(request, responses, is_asked_for(raw_request_info))
 
+    async def embeddings(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
+        await self._check(request)
+        return await super().embeddings(request, raw_request_info)  # type: ignore[no-any-return]
+
+    async def score(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
+        await self._check(request)
+        return await super().score(request, raw_request_info)  # type: ignore[no-any-return]
+
     async def tokenize(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
         """Ray's, for texts that the model could be asked about."""
+        check_request(request)
         check_length(request, await self._bound("_most_characters"))
         return await super().tokenize(request, raw_request_info)  # type: ignore[no-any-return]
 
@@ -149,6 +159,12 @@ class TieredLLMServer(LLMServer):
         check_count("tokens", request.tokens)
         check_token_ids(request.tokens, await self._bound("_highest_token_id"))
         return await super().detokenize(request, raw_request_info)  # type: ignore[no-any-return]
+
+    async def _check(self, request: Any) -> None:
+        """Raises FieldError. Also what has passed the ingress: callers through handles (app.client) do not."""
+        check_request(request)
+        if getattr(request, "truncate_prompt_tokens", None) is not None:  # vLLM then looks at no length itself
+            check_length(request, await self._bound("_most_characters"))
 
     async def _bound(self, name: str) -> int:
         """In a thread, since the first to ask goes through the whole vocabulary."""
@@ -202,10 +218,7 @@ class TieredLLMServer(LLMServer):
             self._end.check()
         # An id of our own: clients may repeat theirs, and the engine's word on a prompt comes back under this one.
         request.request_id = uuid4().hex
-        # Callers through handles (app.client) skip the ingress: what could end the engine is looked at here.
-        check_transfer(request)
-        if getattr(request, "truncate_prompt_tokens", None) is not None:  # vLLM then looks at no length itself
-            check_length(request, await self._bound("_most_characters"))
+        await self._check(request)
         if hasattr(request, "cache_salt"):
             request.cache_salt = storable_salt(request.cache_salt)
         return await method(request, raw_request_info)  # type: ignore[no-any-return]

@@ -3,12 +3,11 @@ refused. Pure. The figures are of two cores and a model of 135 million parameter
 above what answers need.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-from pydantic import BaseModel
-
-from app.serving.request_checks import FieldError
+from app.serving.field_error import FieldError
+from app.serving.plain_data import inner
 
 MAX_CHOICES: Final = 128
 """OpenAI's bound on `n`. vLLM's own is 16,384, each an answer of its own."""
@@ -23,7 +22,7 @@ MAX_TOKENS: Final = 1_000_000
 MAX_MESSAGES: Final = 10_000
 """300,000 are validated for 13 s on an event loop."""
 _BATCHES = ("prompt", "input", "text_1", "text_2", "queries", "documents", "data_1", "data_2")
-_TEXTS = ("prompt", "messages", "tools")
+_TEXTS = ("messages", "tools", *_BATCHES)
 
 
 def check_sizes(body: Any) -> None:
@@ -36,8 +35,8 @@ def check_sizes(body: Any) -> None:
         sequences = _prompts(getattr(body, field, None)) * max(choices, 1)
         if sequences > MAX_SEQUENCES:
             raise FieldError(field, f"at most {MAX_SEQUENCES} prompts times `n` in one request, not {sequences}.")
-    messages = getattr(body, "messages", None) or ()
-    if len(messages) > MAX_MESSAGES:
+    messages = getattr(body, "messages", None)
+    if isinstance(messages, list) and len(messages) > MAX_MESSAGES:
         raise FieldError("messages", f"at most {MAX_MESSAGES} messages, not {len(messages)}.")
     characters = length_of(getattr(body, "bad_words", None))
     if characters > MAX_BAD_WORDS:
@@ -66,12 +65,8 @@ def length_of(value: object) -> int:
         value = stack.pop()
         if isinstance(value, str):
             length += len(value)
-        elif isinstance(value, (list, tuple)):
-            stack.extend(value)
-        elif isinstance(value, Mapping):
-            stack.extend(value.values())
-        elif isinstance(value, BaseModel):
-            stack += [vars(value), value.model_extra]
+        else:
+            stack.extend(inner(value))
     return length
 
 

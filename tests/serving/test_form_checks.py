@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 from ray.serve.llm.openai_api_models import ChatCompletionRequest, CompletionRequest
 
+from app.serving.field_error import FieldError
 from app.serving.form_checks import MAX_ITEMS, asks_for_form, check_form
-from app.serving.request_checks import FieldError
 
 LARGE = {"type": "array", "minItems": 10**9}
 TAG = {

@@ -15,8 +15,8 @@ from starlette.testclient import TestClient
 from vllm.exceptions import VLLMValidationError
 
 from app.serving.examples import example_of, smallest_body
+from app.serving.field_error import FieldError
 from app.serving.http_errors import ModelNotFound, install_error_handlers
-from app.serving.request_checks import FieldError
 
 
 class Image(BaseModel):

@@ -14,8 +14,8 @@ from vllm.entrypoints.serve.engine.protocol import UsageInfo
 from vllm.exceptions import GenerationError
 
 from app.cache_report import PromptTokens
+from app.serving.field_error import FieldError
 from app.serving.report_book import ReportBook
-from app.serving.request_checks import FieldError
 from app.serving.server import TieredLLMServer, _carries_usage, _with_details
 from app.serving.stopping import Stopping
 from app.serving.stream_preface import take_preface

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from ray.serve.llm.openai_api_models import ChatCompletionRequest, CompletionRequest
 
-from app.serving.request_checks import FieldError
+from app.serving.field_error import FieldError
 from app.serving.size_checks import MAX_BAD_WORDS, MAX_SEQUENCES, check_count, check_length, check_sizes
 
 

@@ -53,7 +53,7 @@ def _told(path: Path, here: bool) -> bool:
 
 
 @dataclass
-class Findings:
+class Diagnosis:
     problems: list[str] = field(default_factory=list)
     """Lines, in the order in which `tierserve serve` would find them; it stops at the first check that fails."""
     notes: list[str] = field(default_factory=list)
@@ -66,9 +66,9 @@ class Findings:
             self.problems += str(error).splitlines()
 
 
-def examine(path: Path, here: bool) -> Findings:
+def examine(path: Path, here: bool) -> Diagnosis:
     """What is wrong with a file, and what is worth knowing of it."""
-    found = Findings()
+    found = Diagnosis()
     with found.gathering():
         file = load_serve_file(path)
         if here and _on_cpu(file):
@@ -80,7 +80,7 @@ def examine(path: Path, here: bool) -> Findings:
     return found
 
 
-def _examine_here(file: ServeFile, found: Findings) -> None:
+def _examine_here(file: ServeFile, found: Diagnosis) -> None:
     running = None
     with found.gathering():
         running = _holder_of_port(file)

@@ -10,12 +10,13 @@ One score, in pieces of prompt to compute (about 64 tokens each); the smallest w
                    (LoadBook.weight). It weighs less than one: what is in flight is partly done, and moving away has
                    a price that later requests pay
     recent(r)      what r was given lately, done or not: decides between idle replicas, as conversations come back
-    discount(step) 1 / (1 + max(0, h - h0) / h0),  h = recent uses of the step / replicas that hold it
+    discount(step) min(1, h0 / h),  h = recent uses of the step / replicas that hold it,
+                   h0 = shared_uses (1) of a step that several prompts share, hot_uses (8) of one prompt's own
 
 So affinity ends where waiting costs more than computing: no gate, no cliff. The discount is what spreads a hot
 prefix. Computing it once more is an investment that later requests share, so the more traffic each holder has (h),
-the less a new holder is charged; a prefix used less than h0 times per half-life and holder, such as a conversation,
-is charged in full.
+the less a new holder is charged. What comes below the last fork is this conversation's alone: of it only one holder
+has any use at a time, so it is charged in full, unless it is asked again and again.
 """
 
 import math
@@ -37,7 +38,7 @@ hardly changes, at 1.0 it is 30 % worse, because a conversation that is moved is
 pay for it.
 """
 _by_score = attrgetter("score")
-_NOTHING = Level(0, -1, 0.0, 1 << 62)
+_NOTHING = Level(0, -1, 0.0, 1 << 62, True)
 """The step before the first, which every replica holds."""
 
 
@@ -61,6 +62,7 @@ class PrefixAware:
         max_bytes: Count = 64 << 20,
         half_life_s: Amount = 60.0,
         hot_uses: Amount = 8.0,
+        shared_uses: Amount = 1.0,
         load_weight: Weight = LOAD_WEIGHT,
         recent_weight: Weight = RECENT_WEIGHT,
     ) -> None:
@@ -71,6 +73,7 @@ class PrefixAware:
         load.recent_share = recent_weight / (load_weight or 1e-6)
         self._clock = clock
         self._hot_uses = hot_uses
+        self._shared_uses = shared_uses
         self._load_weight = load_weight
         self._recent_weight = recent_weight
         self._bytes_per_token = 4.0
@@ -87,7 +90,7 @@ class PrefixAware:
         last = len(steps) - 1
         lacking, left = float(len(pieces) - steps[last].depth), candidates
         choices: list[Choice] = []
-        best, known = math.inf, 0
+        best, known, shared = math.inf, 0, False
         for at in range(last, -1, -1):
             level = steps[at]
             depth, here = level.depth, level.holders & left
@@ -103,7 +106,8 @@ class PrefixAware:
                 requests = row.requests + row.foreign_requests
                 choices.append(Choice(names[row.slot], reason, score, int(depth * tokens), 0, 0, requests))
             if at:
-                lacking += (depth - steps[at - 1].depth) * self._discount(level)
+                shared = shared or level.forks
+                lacking += (depth - steps[at - 1].depth) * self._discount(level, shared)
         choices.sort(key=_by_score)
         # What is hot counts by its discount: the engines hold one copy of it for all.
         work, hot = prompt.work, len(pieces) - int(lacking)
@@ -159,8 +163,11 @@ class PrefixAware:
 
     def charges(self, request: Request) -> list[tuple[float, float]]:
         """The known steps of this prompt: (tokens up to its end, what share of computing it once more is charged)."""
-        levels = self.tree.match(request.prompt.pieces, self._clock())
-        return [(self._tokens(level.depth), self._discount(level)) for level in levels]
+        charges, shared = [], False
+        for level in reversed(self.tree.match(request.prompt.pieces, self._clock())):
+            shared = shared or level.forks
+            charges.append((self._tokens(level.depth), self._discount(level, shared)))
+        return charges[::-1]
 
     def on_replica_added(self, slot: int, replica: Replica) -> None:
         self._horizon.pop(slot, None)
@@ -196,9 +203,10 @@ class PrefixAware:
             row = self._load.least(holders ^ stale)
         return row, stale
 
-    def _discount(self, level: Level) -> float:
+    def _discount(self, level: Level, shared: bool) -> float:
+        uses = self._shared_uses if shared else self._hot_uses
         per_holder = level.heat / level.holders.bit_count()
-        return 1.0 if per_holder <= self._hot_uses else self._hot_uses / per_holder
+        return 1.0 if per_holder <= uses else uses / per_holder
 
     def _held(self, levels: list[Level], slot: int) -> Level | None:
         horizon = self._horizon.get(slot, -1)

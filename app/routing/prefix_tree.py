@@ -51,6 +51,8 @@ class Level(msgspec.Struct, frozen=True, gc=False):
     """Recent uses of this step, decayed to the time of the match."""
     last_use: int
     """The tree's tick when any replica last used this step."""
+    forks: bool
+    """Where it ends, another prompt goes on otherwise than this one does: what is up to there, several share."""
 
 
 class PrefixTree:
@@ -88,21 +90,17 @@ class PrefixTree:
         levels: list[Level] = []
         nodes, holders = self._nodes, self._roster.live
         depth, count = 0, len(pieces)
-        while depth < count:
-            node = nodes.get(pieces[depth])
-            if node is None:
-                break
-            end = node.end
-            full = end <= count and pieces[end - 1] == node.last
-            if not full:
+        node = nodes.get(pieces[0]) if count else None
+        while node is not None and (holders := holders & node.holders):
+            end, following, forks = node.end, None, False
+            if end > count or pieces[end - 1] != node.last:
                 end = depth + _agreement(node.pieces, pieces, depth)
-            holders &= node.holders
-            if not holders:
-                break
-            levels.append(Level(end, holders, self._heat(node, now), node.last_use))
-            if not full:
-                break
-            depth = end
+                forks = end < count
+            elif end < count:
+                following = nodes.get(pieces[end])
+                forks = node.children > (following is not None)
+            levels.append(Level(end, holders, self._heat(node, now), node.last_use, forks))
+            node, depth = following, end
         return levels
 
     def insert(self, pieces: Sequence[int], slot: int, now: float, after: int = -1) -> tuple[int, int] | None:

@@ -10,14 +10,14 @@ from app.routing.prefix_aware import LOAD_WEIGHT, RECENT_WEIGHT, PrefixAware
 from app.routing.prompt import read_prompt
 from tests.routing.conftest import Fleet
 
-HOT_USES = 2.0
+HOT_USES, SHARED_USES = 2.0, 0.5
 PIECE = 256
 
 
 def random_fleet(seed: int, replicas: int) -> Fleet:
     """Prompts that branch from each other, sent anywhere; some over, some lost from their caches."""
     rng = random.Random(seed)
-    fleet = Fleet("prefix_aware", replicas, hot_uses=HOT_USES)
+    fleet = Fleet("prefix_aware", replicas, hot_uses=HOT_USES, shared_uses=SHARED_USES)
     for _ in range(rng.randrange(6 * replicas)):
         fleet.now += rng.random()
         name, _ = fleet.choose(body(rng))
@@ -50,9 +50,10 @@ def formula(fleet: Fleet, request: Request) -> dict[str, float]:
         horizon = policy._horizon.get(slot, -1)
         held = max((one.depth for one in levels if one.holders >> slot & 1 and one.last_use > horizon), default=0)
         score, start = float(len(pieces)), 0
-        for one in levels:
+        for at, one in enumerate(levels):
             per_holder = one.heat / one.holders.bit_count()
-            discount = 1.0 if per_holder <= HOT_USES else HOT_USES / per_holder
+            uses = SHARED_USES if any(deeper.forks for deeper in levels[at:]) else HOT_USES
+            discount = 1.0 if per_holder <= uses else uses / per_holder
             length, start = one.depth - start, one.depth
             score -= length if one.depth <= held else length * (1.0 - discount)
         scores[name] = score + LOAD_WEIGHT * load.weight(slot) + RECENT_WEIGHT * load.recent(slot)

@@ -152,6 +152,18 @@ def test_heat_decays_by_half_lives() -> None:
     assert tree.match(pieces("abc"), 6000.0)[0].heat < 0.001
 
 
+@given(st.lists(words, max_size=30), words)
+@settings(max_examples=300)
+def test_a_step_forks_where_another_prompt_goes_on_otherwise(inserted: list[str], asked: str) -> None:
+    tree, _ = make(1)
+    for text in inserted:
+        tree.insert(pieces(text), 0, 0.0)
+    for level in tree.match(pieces(asked), 0.0):
+        at = level.depth
+        others = {text[at] for text in inserted if text[:at] == asked[:at] and len(text) > at}
+        assert level.forks == bool(at < len(asked) and others - {asked[at]})
+
+
 def test_a_prompt_of_a_million_pieces_needs_no_recursion() -> None:
     tree, _ = make()
     prompt = list(range(1, 1_000_000))

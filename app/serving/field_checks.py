@@ -19,6 +19,10 @@ _MSGPACK_INTEGERS = range(-(1 << 63), 1 << 64)
 # What a connector is told by who transfers KV, which here are replicas and cache servers alone. LMCache's takes part of
 # it into the names of chunks, and anything but a table of it is an exception in the engine's scheduler, which ends it.
 _OF_CONNECTORS = ("kv_transfer_params", "ec_transfer_params")
+# vLLM answers these without a JSON body, which Ray 2.60.0 expects.
+_ENCODINGS_OF_PROXIES = ("bytes", "bytes_only")
+# What vLLM calls a chat template with itself: a second of that name is a TypeError.
+_OF_TEMPLATES = frozenset({"conversation", "model_config", "tokenizer"})
 _UNENCODABLE = "the text holds characters that cannot be encoded (lone surrogates)."
 _TOO_LARGE = "numbers must fit into 64 bits."
 
@@ -35,6 +39,7 @@ def check_fields(body: Any) -> None:
             for field in _LAZY_FIELDS:
                 _read(message, field, index)
     _check_transfer(body)
+    _check_kinds(body)
     for field in getattr(body, "model_fields_set", set()):
         _check_plain(field, getattr(body, field, None))
     check_token_ids(getattr(body, "tokens", None), _MAX_TOKEN_ID)
@@ -51,12 +56,24 @@ def _check_transfer(body: Any) -> None:
             raise FieldError(f"vllm_xargs.{field}", "KV is transferred by the server itself; leave it out.")
 
 
-def check_token_ids(tokens: Any, highest: int) -> None:
+def _check_kinds(body: Any) -> None:
+    """Raises FieldError: what vLLM's models let through and what reads it does not."""
+    salt, encoding = getattr(body, "cache_salt", None), getattr(body, "encoding_format", None)
+    if not isinstance(salt, str | None):
+        raise FieldError("cache_salt", "a text.")
+    if encoding in _ENCODINGS_OF_PROXIES:
+        raise FieldError("encoding_format", "`float` or `base64`.")
+    options = getattr(body, "chat_template_kwargs", None)
+    if isinstance(options, Mapping) and (taken := sorted(_OF_TEMPLATES.intersection(options))):
+        raise FieldError(f"chat_template_kwargs.{taken[0]}", "no template is given this by a client; leave it out.")
+
+
+def check_token_ids(tokens: Any, highest: int, field: str = "tokens") -> None:
     """Raises FieldError: the first id that is not from 0 to `highest`. Whatever is no list of them passes."""
     if not isinstance(tokens, list) or set(map(type, tokens)) != {int} or (min(tokens) >= 0 and max(tokens) <= highest):
         return
     at, wrong = next((at, token) for at, token in enumerate(tokens) if not 0 <= token <= highest)
-    raise FieldError(f"tokens[{at}]", f"{wrong} is no token id: they lie between 0 and {highest}.")
+    raise FieldError(f"{field}[{at}]", f"{wrong} is no token id: they lie between 0 and {highest}.")
 
 
 def _check_plain(field: str, value: object) -> None:

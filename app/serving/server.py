@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import asdict, replace
-from functools import cached_property, partial
+from functools import partial
 from multiprocessing import util
 from typing import Any
 from uuid import uuid4
@@ -27,6 +27,7 @@ from app.serving.executor import use_one_process
 from app.serving.field_checks import check_token_ids
 from app.serving.form_checks import asks_for_form, refused_form
 from app.serving.grammar_backend import use_one_backend
+from app.serving.model_checks import ModelBounds, bounds_of, check_for_model
 from app.serving.prefill_stats import tap_prefill_stats
 from app.serving.report_book import Origin, ReportBook
 from app.serving.request_checks import check_request
@@ -53,6 +54,7 @@ class TieredLLMServer(LLMServer):
 
     _end: EngineEnd | None = None
     _adapters: AdapterLoader | None = None
+    _of_model: ModelBounds | None = None
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self,
@@ -85,6 +87,7 @@ class TieredLLMServer(LLMServer):
         await super().__init__(llm_config, model_downloader=partial(self._loader, lora), **kwargs)
         tap_prefill_stats(self.engine._engine_client, self._on_prefill)
         attach_tokenization(self.engine)
+        await self._bounds()  # the first request need not wait for them
         self._end = EngineEnd(self.engine._engine_client, self._book, self.__del__)
 
     def _loader(self, lora: LoraSettings | None, **kwargs: Any) -> AdapterLoader:
@@ -151,35 +154,29 @@ class TieredLLMServer(LLMServer):
     async def tokenize(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
         """Ray's, for texts that the model could be asked about."""
         check_request(request)
-        check_length(request, await self._bound("_most_characters"))
+        check_length(request, (await self._bounds()).characters)
         return await super().tokenize(request, raw_request_info)  # type: ignore[no-any-return]
 
     async def detokenize(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
         """Ray's, for ids that the tokenizer has: the others would be left out of the text without a word."""
         check_count("tokens", request.tokens)
-        check_token_ids(request.tokens, await self._bound("_highest_token_id"))
+        check_token_ids(request.tokens, (await self._bounds()).token_ids)
         return await super().detokenize(request, raw_request_info)  # type: ignore[no-any-return]
 
     async def _check(self, request: Any) -> None:
-        """Raises FieldError. Also what has passed the ingress: callers through handles (app.client) do not."""
+        """Also what has passed the ingress: callers through handles (app.client) do not.
+
+        Raises ReplicaLostError: the engine is gone. Raises FieldError: the request cannot be served by any.
+        """
+        if self._end is not None:
+            self._end.check()
         check_request(request)
-        if getattr(request, "truncate_prompt_tokens", None) is not None:  # vLLM then looks at no length itself
-            check_length(request, await self._bound("_most_characters"))
+        check_for_model(request, await self._bounds())
 
-    async def _bound(self, name: str) -> int:
-        """In a thread, since the first to ask goes through the whole vocabulary."""
-        return int(await asyncio.to_thread(getattr, self, name))
-
-    @cached_property
-    def _highest_token_id(self) -> int:
-        """vLLM's own `max_token_id` may be one that does not exist: it takes the size of the vocabulary for one."""
-        return int(max(self.engine._engine_client.get_tokenizer().get_vocab().values()))
-
-    @cached_property
-    def _most_characters(self) -> int:
-        """vLLM's own bound on a prompt, which it has for generating only."""
-        client = self.engine._engine_client
-        return int(client.model_config.max_model_len * client.get_tokenizer().max_chars_per_token)
+    async def _bounds(self) -> ModelBounds:
+        if self._of_model is None:
+            self._of_model = await asyncio.to_thread(bounds_of, self.engine._engine_client)
+        return self._of_model
 
     async def __del__(self) -> None:
         """Serve calls it when the replica is to end. Ends the engine's process cleanly: Ray would kill it, and
@@ -214,8 +211,6 @@ class TieredLLMServer(LLMServer):
         return {"replica": self._replica, "l1_cleared": cleared}
 
     async def _call(self, method: Any, request: Any, raw_request_info: Any) -> AsyncGenerator[Any, None]:
-        if self._end is not None:
-            self._end.check()
         # An id of our own: clients may repeat theirs, and the engine's word on a prompt comes back under this one.
         request.request_id = uuid4().hex
         await self._check(request)

@@ -19,10 +19,12 @@ MAX_BAD_WORDS: Final = 20_000
 check)."""
 MAX_TOKENS: Final = 1_000_000
 """To be made text of: a fifth of what kept a replica's event loop for four seconds."""
+MAX_BATCH: Final = 5_000_000
+"""Characters of a batch that is cut after it was tokenised: 40 million kept the others waiting for 82 s."""
 MAX_MESSAGES: Final = 10_000
 """300,000 are validated for 13 s on an event loop."""
-_BATCHES = ("prompt", "input", "text_1", "text_2", "queries", "documents", "data_1", "data_2")
-_TEXTS = ("messages", "tools", *_BATCHES)
+BATCHES = ("prompt", "input", "text_1", "text_2", "queries", "documents", "data_1", "data_2")
+_TEXTS = ("messages", "tools", *BATCHES)
 
 
 def check_sizes(body: Any) -> None:
@@ -31,7 +33,7 @@ def check_sizes(body: Any) -> None:
     choices = n if isinstance(n, int) else 1
     if choices > MAX_CHOICES:
         raise FieldError("n", f"at most {MAX_CHOICES} choices, not {choices}.")
-    for field in _BATCHES:
+    for field in BATCHES:
         sequences = _prompts(getattr(body, field, None)) * max(choices, 1)
         if sequences > MAX_SEQUENCES:
             raise FieldError(field, f"at most {MAX_SEQUENCES} prompts times `n` in one request, not {sequences}.")
@@ -50,12 +52,17 @@ def check_count(field: str, tokens: Sequence[int]) -> None:
 
 
 def check_length(body: Any, most: int) -> None:
-    """Raises FieldError: its texts have more than `most` characters together. vLLM bounds what is generated from, but
-    not what is only tokenised, which keeps its one thread for that (60 MB: over a minute) from all other requests."""
+    """Raises FieldError: a text has more than `most` characters, or a batch of them more than `MAX_BATCH`. vLLM bounds
+    what is generated from, but not what is only tokenised, or tokenised first and cut then: that keeps its one thread
+    for it (60 MB: over a minute) from all other requests."""
     for field in _TEXTS:
-        length = length_of(getattr(body, field, None))
-        if length > most:
-            raise FieldError(field, f"at most {most} characters, which is what a context may hold, not {length}.")
+        value = getattr(body, field, None)
+        texts = value if field in BATCHES and isinstance(value, (list, tuple)) else [value]
+        for text in texts:
+            if (length := length_of(text)) > most:
+                raise FieldError(field, f"at most {most} characters, which is what a context may hold, not {length}.")
+        if (length := length_of(texts)) > max(most, MAX_BATCH):
+            raise FieldError(field, f"at most {max(most, MAX_BATCH)} characters together, not {length}.")
 
 
 def length_of(value: object) -> int:

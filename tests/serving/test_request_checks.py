@@ -18,8 +18,10 @@ from ray.llm._internal.serve.core.configs.openai_api_models import (
 
 from app.serving.field_error import FieldError
 from app.serving.form_checks import asks_for_form
+from app.serving.model_checks import ModelBounds, check_for_model
 from app.serving.request_checks import check_request
 
+TEXT_MODEL = ModelBounds(token_ids=99, rows=100, characters=1000, reads_media=False)
 MESSAGES = [{"role": "user", "content": "hi"}]
 BODIES: list[tuple[Any, dict[str, Any]]] = [
     (ChatCompletionRequest, {"messages": MESSAGES}),
@@ -60,6 +62,7 @@ def test_nothing_else_is_raised(reader: tuple[TypeAdapter[Any], dict[str, Any]],
         return
     with contextlib.suppress(FieldError):
         check_request(body)
+        check_for_model(body, TEXT_MODEL)
     asks_for_form(body)
 
 
@@ -78,3 +81,4 @@ def test_fields_of_other_endpoints_are_looked_at_as_they_are(
             continue
         with contextlib.suppress(FieldError):
             check_request(body)
+            check_for_model(body, TEXT_MODEL)

@@ -15,6 +15,7 @@ from vllm.exceptions import GenerationError
 
 from app.cache_report import PromptTokens
 from app.serving.field_error import FieldError
+from app.serving.model_checks import ModelBounds
 from app.serving.report_book import ReportBook
 from app.serving.server import TieredLLMServer, _carries_usage, _with_details
 from app.serving.stopping import Stopping
@@ -43,6 +44,7 @@ class Replica(TieredLLMServer):
     def __init__(self, lookups: dict[str, Lookup] | None = None) -> None:
         self._book, self._replica, self._stopping = ReportBook(), "replica-1", Stopping(0.0)
         self._feed = cast("LookupFeed", Feed(lookups or {}))
+        self._of_model = ModelBounds(token_ids=99, rows=100, characters=40, reads_media=False)
 
     def __del__(self) -> None: ...  # type: ignore[override]
 
@@ -134,8 +136,6 @@ async def test_a_lookup_that_was_told_of_is_still_there_for_the_usage() -> None:
 
 async def test_ids_that_the_tokenizer_does_not_have_are_refused() -> None:
     replica = Replica()
-    tokenizer = SimpleNamespace(max_token_id=100, get_vocab=lambda: {"a": 0, "z": 99})
-    replica.engine = SimpleNamespace(_engine_client=SimpleNamespace(get_tokenizer=lambda: tokenizer))
     with pytest.raises(HTTPException, match=r"tokens\[1\]: 100 is no token id: they lie between 0 and 99"):
         await replica.detokenize(SimpleNamespace(tokens=[99, 100]))
 

@@ -5,7 +5,7 @@ import pytest
 from ray.serve.llm.openai_api_models import ChatCompletionRequest, CompletionRequest
 
 from app.serving.field_error import FieldError
-from app.serving.size_checks import MAX_BAD_WORDS, MAX_SEQUENCES, check_count, check_length, check_sizes
+from app.serving.size_checks import MAX_BAD_WORDS, MAX_BATCH, MAX_SEQUENCES, check_count, check_length, check_sizes
 
 
 def chat(**fields: Any) -> ChatCompletionRequest:
@@ -59,6 +59,13 @@ def test_texts_that_are_only_tokenised_have_a_bound() -> None:
     with pytest.raises(FieldError, match=r"at most 40 characters, .* not 59") as refused:
         check_length(texts, 40)
     assert refused.value.param == "tools"
-    with pytest.raises(FieldError) as refused:
-        check_length(CompletionRequest(prompt=["a" * 30, "b" * 30]), 40)
-    assert refused.value.param == "prompt"
+    for prompt in ("a" * 41, ["a", "b" * 41]):
+        with pytest.raises(FieldError, match=r"prompt: at most 40 characters, .* not 41"):
+            check_length(CompletionRequest(prompt=prompt), 40)
+
+
+def test_each_text_of_a_batch_has_its_own_bound_and_all_have_one_together() -> None:
+    batch = CompletionRequest(prompt=["a" * 30, "b" * 30])
+    check_length(batch, 40)
+    with pytest.raises(FieldError, match=f"prompt: at most {MAX_BATCH} characters together, not {2 * MAX_BATCH}"):
+        check_length(SimpleNamespace(prompt=["a" * (MAX_BATCH // 10)] * 20), MAX_BATCH // 2)

@@ -62,6 +62,8 @@ BAD: list[tuple[str, str, Any, int, str]] = [
     ("a number as content", CHAT, {"model": MODEL, "messages": [{"role": "user", "content": 5}]}, 400, ""),
     ("an image to a text model", CHAT, {"model": MODEL, "messages": [{"role": "user", "content": [
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]}, 400, ""),
+    ("an image at an address", CHAT, {"model": MODEL, "messages": [{"role": "user", "content": [
+        {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x"}}]}]}, 400, "reads text only"),
     ("an unknown content part", CHAT, {"model": MODEL, "messages": [{"role": "user", "content": [
         {"type": "hologram", "hologram": 1}]}]}, 400, ""),
     ("max_tokens 0", CHAT, {"model": MODEL, "messages": HELLO, "max_tokens": 0}, 400, "max_tokens"),
@@ -102,12 +104,17 @@ BAD: list[tuple[str, str, Any, int, str]] = [
     ("no prompt", COMPLETIONS, {"model": MODEL}, 400, ""),
     ("an empty list as prompt", COMPLETIONS, {"model": MODEL, "prompt": []}, 400, ""),
     ("token ids beyond the vocabulary", COMPLETIONS, {"model": MODEL, "prompt": [99999999]}, 400, ""),
+    ("a token id that ends the engine", COMPLETIONS, {"model": MODEL, "prompt": [1, 49152]}, 400, "prompt[1]: 49152"),
     ("negative token ids", COMPLETIONS, {"model": MODEL, "prompt": [-5, -6]}, 400, ""),
     ("a mixed batch", COMPLETIONS, {"model": MODEL, "prompt": ["text", 5]}, 400, ""),
     ("too many token ids", COMPLETIONS, {"model": MODEL, "prompt": [504] * 5000}, 400, "context length"),
     ("logprobs -3", COMPLETIONS, {"model": MODEL, "prompt": "x", "logprobs": -3}, 400, ""),
     ("embeddings of a chat model", "/v1/embeddings", {"model": MODEL, "input": "x"}, 400, "embedding"),
     ("score of a chat model", "/v1/score", {"model": MODEL, "text_1": "x", "text_2": "y"}, 400, "score"),
+    ("an answer that is no JSON", "/v1/embeddings", {"model": MODEL, "input": "x", "encoding_format": "bytes"}, 400,
+        "`float` or `base64`"),
+    ("a template's own name", CHAT, {"model": MODEL, "messages": HELLO, "chat_template_kwargs": {"tokenizer": 1}}, 400,
+        "chat_template_kwargs.tokenizer"),
     ("nothing to tokenize", "/tokenize", {"model": MODEL}, 400, ""),
     ("detokenize text", "/detokenize", {"model": MODEL, "tokens": "abc"}, 400, "tokens"),
     ("detokenize an unknown id", "/detokenize", {"model": MODEL, "tokens": [10**12]}, 400, ""),

@@ -1,7 +1,8 @@
 """OpenAI-compatible HTTP: Ray Serve LLM's ingress with API keys, tenant salt, cache reports and OpenAI's error shape.
 
-Endpoints, parsing and streaming are Ray's. This adds what happens on the way in (`_get_response`) and on the way out
-(`_process_llm_request`); both are private names of ray 2.60.0, and tests/serving/test_ingress.py fails when they move.
+Endpoints, parsing and streaming are Ray's. This adds what happens on the way in (`_get_response`,
+`_get_configured_serve_handle`) and on the way out (`_process_llm_request`); all three are private names of ray 2.60.0,
+and tests/serving/test_ingress.py fails when they move.
 """
 
 import logging
@@ -27,6 +28,7 @@ from app.routing.registry import find_core, set_tokenizer
 from app.serving.adapters import adapters_of
 from app.serving.auth import ApiKeyMiddleware, tenant_salt
 from app.serving.broken_stream import honest
+from app.serving.cancelling_handle import CancellingHandle
 from app.serving.form_checks import asks_for_form
 from app.serving.http_errors import PARSED, ModelNotFound, Overloaded, install_error_handlers
 from app.serving.llm_config import deployment_name
@@ -120,6 +122,9 @@ class TieredIngress(OpenAiIngress):
             if raw_request is not None and details:
                 raw_request.state.details = details
             yield response
+
+    def _get_configured_serve_handle(self, model_id: str) -> CancellingHandle:
+        return CancellingHandle(super()._get_configured_serve_handle(model_id))
 
     async def _process_llm_request(self, body: Any, call_method: str, raw_request: Request | None = None) -> Response:
         response: Response = await super()._process_llm_request(body, call_method, raw_request)

@@ -1,5 +1,6 @@
 """The ingress' own part, on handles that answer without a cluster: tenants, models, reports in headers, and order."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,6 +90,31 @@ async def test_without_a_report_there_is_no_header() -> None:
     for details in (None, {"cached_tokens": 3}):
         response = await front(Handle(answer(details))).chat(body(), request())
         assert "x-tierserve-cache" not in response.headers
+
+
+async def test_a_client_that_leaves_has_its_call_cancelled() -> None:
+    """Whatever Serve itself does: this fails when Ray's ingress takes its handles from elsewhere."""
+
+    class Waiting:
+        cancelled = False
+
+        def __aiter__(self) -> "Waiting":
+            return self
+
+        async def __anext__(self) -> Any:
+            await asyncio.Event().wait()
+
+        def cancel(self) -> None:
+            self.cancelled = True
+
+    handle, waiting = Handle(), Waiting()
+    handle.chat = SimpleNamespace(remote=lambda *_: waiting)
+    asked = asyncio.ensure_future(front(handle).chat(body(stream=True), request()))
+    done, _ = await asyncio.wait([asked], timeout=0.1)
+    assert not done
+    asked.cancel()
+    await asyncio.wait([asked])
+    assert waiting.cancelled
 
 
 async def streamed(*pieces: Any) -> tuple[Any, str]:

@@ -3,10 +3,12 @@
 import asyncio
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -216,6 +218,30 @@ def test_a_client_that_leaves_leaves_nothing_behind(served: Served, sdk: Client,
     for replica in replicas:
         client_there = sdk.on_replica(replica)
         wait_for("the request is dropped", partial(_idle, client_there), 60)
+
+
+def test_many_that_leave_a_full_server_leave_nothing_behind(served: Served, sdk: Client, replicas: list[str]) -> None:
+    """More than the replicas take at once, cut within seconds of each other, mostly before their first piece: each
+    would go on for minutes."""
+    body = {**chat_body("Count to a million."), "max_tokens": 3000, "ignore_eos": True, "stream": True}
+    rng = random.Random(1)
+
+    async def leave(client: httpx.AsyncClient) -> None:
+        with suppress(TimeoutError, httpx.HTTPError):
+            async with (
+                asyncio.timeout(rng.uniform(0, 6)),
+                client.stream("POST", f"{served.url}/v1/chat/completions", json=body) as response,
+            ):
+                async for _ in response.aiter_lines():
+                    pass
+
+    async def all_leave() -> None:
+        async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=None)) as client:
+            await asyncio.gather(*(leave(client) for _ in range(300)))
+
+    asyncio.run(all_leave())
+    for replica in replicas:
+        wait_for("all requests are dropped", partial(_idle, sdk.on_replica(replica)), 60)
 
 
 def _idle(client: Client) -> bool:

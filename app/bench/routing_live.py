@@ -59,7 +59,7 @@ class Dialogues:
 class Hot:
     """One prefix for most of the traffic, so many requests at a time."""
 
-    requests: int = 40
+    requests: int = 120
     share: float = 0.8
     prefix_tokens: int = 384
     own_tokens: int = 32

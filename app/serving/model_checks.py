@@ -36,14 +36,15 @@ class ModelBounds:
 
 
 def bounds_of(client: Any) -> ModelBounds:
-    """Of vLLM's engine client. Goes through the whole vocabulary."""
-    config, tokenizer = client.model_config, client.get_tokenizer()
-    return ModelBounds(
-        int(max(tokenizer.get_vocab().values())),
-        int(config.get_vocab_size()),
-        int(config.max_model_len * tokenizer.max_chars_per_token),
-        bool(config.is_multimodal_model),
-    )
+    """Of vLLM's engine client. Goes through the whole vocabulary. Without a tokenizer (`skip_tokenizer_init`) every id
+    with a row is one, and no text is taken anyway."""
+    config, rows = client.model_config, int(client.model_config.get_vocab_size())
+    try:
+        tokenizer = client.get_tokenizer()
+    except ValueError:
+        return ModelBounds(rows - 1, rows, 0, bool(config.is_multimodal_model))
+    highest, longest = max(tokenizer.get_vocab().values()), tokenizer.max_chars_per_token
+    return ModelBounds(int(highest), rows, int(config.max_model_len * longest), bool(config.is_multimodal_model))
 
 
 def check_for_model(body: Any, bounds: ModelBounds) -> None:

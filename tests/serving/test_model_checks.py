@@ -76,3 +76,8 @@ def test_bounds_are_read_off_the_engine_s_client() -> None:
     tokenizer = SimpleNamespace(get_vocab=lambda: {"a": 0, "b": 97}, max_chars_per_token=4)
     config = SimpleNamespace(get_vocab_size=lambda: 100, max_model_len=10, is_multimodal_model=False)
     assert bounds_of(SimpleNamespace(model_config=config, get_tokenizer=lambda: tokenizer)) == BOUNDS
+
+    def none() -> Any:
+        raise ValueError("Tokenizer not available when `skip_tokenizer_init=True`")
+
+    assert bounds_of(SimpleNamespace(model_config=config, get_tokenizer=none)) == ModelBounds(99, 100, 0, False)

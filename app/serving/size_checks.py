@@ -57,7 +57,7 @@ def check_length(body: Any, most: int) -> None:
     for it (60 MB: over a minute) from all other requests."""
     for field in _TEXTS:
         value = getattr(body, field, None)
-        texts = value if field in BATCHES and isinstance(value, (list, tuple)) else [value]
+        texts = inner(value) if field in BATCHES and isinstance(value, (list, tuple)) else [value]
         for text in texts:
             if (length := length_of(text)) > most:
                 raise FieldError(field, f"at most {most} characters, which is what a context may hold, not {length}.")

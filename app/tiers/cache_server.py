@@ -19,6 +19,7 @@ import httpx
 
 from app.errors import ServingError
 from app.tiers.cache_spec import CacheEndpoint, CacheSpec
+from app.tiers.loopback_http import LOOPBACK
 
 # LMCache prefixes the segment it is told to make.
 _SHM_PREFIX = "lmcache_l1_pool_"
@@ -105,6 +106,7 @@ class CacheServer:
     def __init__(self, spec: CacheSpec, at: CacheEndpoint, log: Path) -> None:
         self.spec, self.at, self.log = spec, at, log
         self._process: subprocess.Popen[bytes] | None = None
+        self._http = httpx.Client(**LOOPBACK)
 
     @property
     def pid(self) -> int | None:
@@ -143,7 +145,7 @@ class CacheServer:
 
     def answers(self, timeout_s: float = 1.0) -> bool:
         with suppress(httpx.HTTPError):
-            return httpx.get(f"{self.at.http_url}/healthcheck", timeout=timeout_s).is_success
+            return self._http.get(f"{self.at.http_url}/healthcheck", timeout=timeout_s).is_success
         return False
 
     def stop(self) -> None:

@@ -28,6 +28,7 @@ from app.tiers import cache_metrics
 from app.tiers.cache_server import CacheServer, new_endpoint, segment_name, sweep_segments
 from app.tiers.cache_spec import CacheEndpoint, CacheSpec
 from app.tiers.leases import Leases
+from app.tiers.loopback_http import LOOPBACK
 from app.tiers.node_host import node_host
 from app.tiers.pulse import Pulse
 from app.tiers.transfer import HEARTBEAT_S
@@ -60,6 +61,7 @@ class NodeCache:
         self._answered_at = 0.0
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
+        self._http = httpx.AsyncClient(**LOOPBACK)
 
     async def attach(self, holder: str) -> CacheEndpoint:
         """Lease the server for `holder`, starting it if need be. Raises ServingError if it does not start."""
@@ -108,11 +110,11 @@ class NodeCache:
         """Forget everything in L1 (L2 keeps what it has). True if the server did it."""
         if self._server is None:
             return False
-        async with httpx.AsyncClient(timeout=10) as client:
-            try:
-                return (await client.post(f"{self._server.at.http_url}/cache/clear", json={})).is_success
-            except httpx.HTTPError:
-                return False
+        try:
+            answer = await self._http.post(f"{self._server.at.http_url}/cache/clear", json={}, timeout=10)
+        except httpx.HTTPError:
+            return False
+        return answer.is_success
 
     async def stop(self) -> None:
         """End the server for good. The actor itself is then killed by whoever asked."""
@@ -181,11 +183,10 @@ class NodeCache:
             await asyncio.sleep(_METRICS_S)
 
     async def _server_status(self, server: CacheServer) -> dict[str, Any]:
-        async with httpx.AsyncClient(timeout=2) as client:
-            try:
-                status = (await client.get(f"{server.at.http_url}/status")).json()
-            except (httpx.HTTPError, ValueError) as error:
-                return {"error": str(error), "endpoint": server.at.http_url}
+        try:
+            status = (await self._http.get(f"{server.at.http_url}/status", timeout=2)).json()
+        except (httpx.HTTPError, ValueError) as error:
+            return {"error": str(error), "endpoint": server.at.http_url}
         storage = status.get("storage_manager", {})
         used, total = (storage.get("l1_usage") or [0, 0])[:2]
         return {

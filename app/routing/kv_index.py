@@ -130,10 +130,13 @@ class EngineIndex:
 
     def _runs(self, keys: list[int], size: int, candidates: int) -> list[Run]:
         runs: list[Run] = []
-        holders, alive = self._holders, candidates
+        alive: int = candidates
+        before: int | None = candidates
         at = 0
-        for at, key in enumerate(keys):
-            still = alive & holders.get(key, 0)
+        for at, holders in enumerate(map(self._holders.get, keys)):
+            if holders == before:  # mostly: whoever is alive holds this one too
+                continue
+            before, still = holders, alive & (holders or 0)
             if still != alive:
                 if at:
                     runs.append(Run(at * size, alive ^ still))

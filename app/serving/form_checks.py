@@ -53,13 +53,6 @@ def asks_for_form(body: Any) -> bool:
     return bool(getattr(body, "structured_outputs", None) or kind != "text" or tools)
 
 
-def refused_form() -> FieldError:
-    """Of a request whose grammar no engine could use."""
-    return FieldError(
-        "structured_outputs", "the engine can make nothing of this grammar: is a rule in it empty, or without an end?"
-    )
-
-
 def _check_pair(field: str, key: object, value: object) -> None:
     if key in _COUNTS and isinstance(value, (int, float)) and value > MAX_ITEMS:
         raise FieldError(field, f"{key} may be {MAX_ITEMS} at most, not {min(value, 1e300):g}.")

@@ -1,12 +1,10 @@
 """TieredLLMServer: one vLLM engine behind Ray Serve, attached to its node's cache, that says where tokens came from."""
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from multiprocessing import util
 from typing import Any
@@ -17,24 +15,25 @@ from ray import serve
 from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer
 
-from app.cache_report import CacheReport, PromptTokens, split, total
 from app.serving.adapter_loader import AdapterLoader
-from app.serving.announcement import METADATA_KEY, FirstToken, ReplicaFeed
+from app.serving.announcement import METADATA_KEY, ReplicaFeed
 from app.serving.announcer import Announcer
 from app.serving.auth import storable_salt
 from app.serving.engine_end import EngineEnd
 from app.serving.executor import use_one_process
 from app.serving.field_checks import check_token_ids
-from app.serving.form_checks import asks_for_form, refused_form
+from app.serving.form_checks import asks_for_form
+from app.serving.form_errors import blaming_the_form
 from app.serving.grammar_backend import use_one_backend
 from app.serving.model_checks import ModelBounds, bounds_of, check_for_model
 from app.serving.prefill_stats import tap_prefill_stats
-from app.serving.report_book import Origin, ReportBook
+from app.serving.report_book import Origin
+from app.serving.reporter import Reporter
 from app.serving.request_checks import check_request
 from app.serving.single_flight import SingleFlight
 from app.serving.size_checks import check_count, check_length
 from app.serving.stopping import Stopping
-from app.serving.stream_preface import is_asked_for, with_preface
+from app.serving.stream_preface import is_asked_for
 from app.serving.tokenization import attach_tokenization
 from app.settings import GRACEFUL_SHUTDOWN_TIMEOUT_S, LoraSettings
 from app.tiers.cache_spec import CacheSpec
@@ -42,9 +41,6 @@ from app.tiers.events import LookupFeed
 from app.tiers.node_cache import CacheLease
 from app.tiers.node_host import node_host
 from app.tiers.transfer import transfer_config
-
-# A lookup is published before the load it starts, so it is here long before the answer is; this covers a slow thread.
-_LOOKUP_WAIT_S = 0.5
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +64,6 @@ class TieredLLMServer(LLMServer):
     ) -> None:
         context = serve.get_replica_context()
         self._replica = context.replica_id.unique_id
-        self._book = ReportBook()
         self._stopping = Stopping(grace_s)
         self._lease: CacheLease | None = None
         self._feed: LookupFeed | None = None
@@ -78,6 +73,7 @@ class TieredLLMServer(LLMServer):
             llm_config.update_engine_kwargs(kv_transfer_config=transfer_config(self._lease.endpoint))
         cache_url = self._lease.endpoint.ask_url if self._lease is not None else ""
         self._announcer = Announcer(node_host(), kv_events=kv_events, cache_url=cache_url)
+        self._reporter = Reporter(self._replica, self._feed, self._announcer.first_token)
         if kv_events:
             llm_config.update_engine_kwargs(kv_events_config=self._announcer.engine_arguments())
         if llm_config.accelerator_config.kind == "cpu":
@@ -85,10 +81,10 @@ class TieredLLMServer(LLMServer):
         use_one_backend(llm_config)
         self._resolving = SingleFlight()
         await super().__init__(llm_config, model_downloader=partial(self._loader, lora), **kwargs)
-        tap_prefill_stats(self.engine._engine_client, self._on_prefill)
+        tap_prefill_stats(self.engine._engine_client, self._reporter.prefilled)
         attach_tokenization(self.engine)
         await self._bounds()  # the first request need not wait for them
-        self._end = EngineEnd(self.engine._engine_client, self._book, self.__del__)
+        self._end = EngineEnd(self.engine._engine_client, self._reporter, self.__del__)
 
     def _loader(self, lora: LoraSettings | None, **kwargs: Any) -> AdapterLoader:
         """Ray calls it while it is made, if the model has adapters."""
@@ -137,11 +133,11 @@ class TieredLLMServer(LLMServer):
 
     async def chat(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
         responses = await self._call(super().chat, request, raw_request_info)
-        return self._reported(request, responses, is_asked_for(raw_request_info))
+        return self._answer(request, responses, raw_request_info)
 
     async def completions(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
         responses = await self._call(super().completions, request, raw_request_info)
-        return self._reported(request, responses, is_asked_for(raw_request_info))
+        return self._answer(request, responses, raw_request_info)
 
     async def embeddings(self, request: Any, raw_request_info: Any = None) -> AsyncGenerator[Any, None]:
         await self._check(request)
@@ -201,7 +197,7 @@ class TieredLLMServer(LLMServer):
         let a caller name the replica (app.client)."""
         cache = await self._lease.actor.status.remote() if self._lease else None
         endpoint = asdict(self._lease.endpoint) if self._lease else None
-        return {"replica": self._replica, "open_requests": len(self._book), "cache": cache, "endpoint": endpoint}
+        return {"replica": self._replica, "open_requests": len(self._reporter), "cache": cache, "endpoint": endpoint}
 
     async def clear_caches(self, request: Any = None, raw_request_info: Any = None) -> dict[str, Any]:
         """Empty this replica's L0 and, unless `request` is {"l1": False}, its node's L1. L2 keeps what it has."""
@@ -218,29 +214,13 @@ class TieredLLMServer(LLMServer):
             request.cache_salt = storable_salt(request.cache_salt)
         return await method(request, raw_request_info)  # type: ignore[no-any-return]
 
-    async def _reported(
-        self, request: Any, responses: AsyncGenerator[Any, None], with_first: bool = False
+    def _answer(
+        self, request: Any, responses: AsyncGenerator[Any, None], raw_request_info: Any
     ) -> AsyncGenerator[Any, None]:
-        """Pass `responses` on, with the cache report written into the one that carries the usage; before the first
-        piece of a stream goes what is known by then, if it is asked for."""
-        options = getattr(request, "stream_options", None)
-        in_stream = bool(getattr(request, "stream", False) and options and options.include_usage)
-        # Not before: the engine begins with the first step of `responses`, and a generator that is dropped before its
-        # own first step never reaches its `finally`.
-        self._book.open(request.request_id, self._origin(request))
-        try:
-            if asks_for_form(request):
-                responses = _blaming_the_form(responses)
-            async for response in self._stopping.bounded(responses):
-                if getattr(response, "usage", None) is not None:
-                    self._report_in(response.usage, await self._report(request.request_id))
-                elif in_stream and _carries_usage(response):
-                    response = await self._report_in_stream(request.request_id, response)
-                if with_first:
-                    response, with_first = with_preface(response, self._at_first_piece(request.request_id)), False
-                yield response
-        finally:
-            self._book.close(request.request_id)
+        if asks_for_form(request):
+            responses = blaming_the_form(responses)
+        responses = self._stopping.bounded(responses)
+        return self._reporter.reported(request, responses, self._origin(request), is_asked_for(raw_request_info))
 
     def _origin(self, request: Any) -> Origin | None:
         """None outside Serve (tests, plain use of the class)."""
@@ -251,84 +231,3 @@ class TieredLLMServer(LLMServer):
         is_batch = isinstance(prompt, list) and not (prompt and isinstance(prompt[0], int))
         adapter = self._adapters.identity(context.multiplexed_model_id) if self._adapters is not None else ""
         return Origin(context._internal_request_id, time.monotonic(), is_batch, adapter)
-
-    def _on_prefill(self, internal_id: str, external_id: str, prompt: PromptTokens) -> None:
-        """At a prompt's first token, on the replica's event loop: neither blocks nor raises."""
-        origin = self._book.prefill(internal_id, external_id, prompt)
-        if origin is None:
-            return
-        seconds = time.monotonic() - origin.arrived
-        if origin.is_batch:
-            self._announcer.first_token(FirstToken(origin.request, seconds, adapter=origin.adapter))
-            return
-        found = self._feed.peek(internal_id) if prompt.external and self._feed is not None else None
-        report = split(prompt, (found.l1_tokens, found.l2_tokens) if found else None)
-        numbers = (report.l0, report.l1, report.l2, report.computed)
-        told = FirstToken(origin.request, seconds, *numbers, adapter=origin.adapter)
-        self._announcer.first_token(told)
-
-    def _at_first_piece(self, request_id: str) -> dict[str, Any]:
-        """The report of a request with one prompt, as far as it is here; of several prompts the others are not done."""
-        prompts = self._book.peek(request_id) or []
-        if len(prompts) != 1 or self._book.is_batch(request_id):
-            return {"replica": self._replica}
-        [(internal_id, prompt)] = prompts
-        found = self._feed.peek(internal_id) if prompt.external and self._feed is not None else None
-        report = split(prompt, (found.l1_tokens, found.l2_tokens) if found else None)
-        return replace(report, replica=self._replica).details()
-
-    async def _report(self, request_id: str) -> CacheReport | None:
-        prompts = self._book.peek(request_id)
-        return total([await self._attribute(*prompt) for prompt in prompts], self._replica) if prompts else None
-
-    async def _attribute(self, internal_id: str, prompt: PromptTokens) -> CacheReport:
-        lookup = None
-        if prompt.external and self._feed is not None:
-            found = self._feed.take(internal_id)
-            if found is None:
-                found = await asyncio.to_thread(self._feed.take, internal_id, _LOOKUP_WAIT_S)
-            lookup = (found.l1_tokens, found.l2_tokens) if found else None
-        return split(prompt, lookup)
-
-    def _report_in(self, usage: Any, report: CacheReport | None) -> None:
-        if report is not None:
-            from vllm.entrypoints.serve.engine.protocol import PromptTokenUsageInfo
-
-            usage.prompt_tokens_details = PromptTokenUsageInfo(**report.details())
-
-    async def _report_in_stream(self, request_id: str, response: Any) -> Any:
-        report = await self._report(request_id)
-        if report is None:
-            return response
-        chunks = response if isinstance(response, list) else [response]
-        written = [_with_details(chunk, report.details()) for chunk in chunks]
-        return written if isinstance(response, list) else written[0]
-
-
-async def _blaming_the_form(responses: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-    """For a request that asks for one. vLLM's engine gives requests up for one reason of the client's, a grammar that
-    it cannot use, and does not say what the reason was."""
-    from vllm.exceptions import GenerationError
-
-    try:
-        async with aclosing(responses):
-            async for response in responses:
-                yield response
-    except GenerationError:
-        raise refused_form() from None
-
-
-def _carries_usage(response: Any) -> bool:
-    """Whether a piece of a stream (server-sent events as strings, in batches) holds the chunk that ends with usage."""
-    chunks = response if isinstance(response, list) else [response]
-    return any(isinstance(chunk, str) and '"choices":[]' in chunk and '"usage":{' in chunk for chunk in chunks)
-
-
-def _with_details(chunk: Any, details: dict[str, Any]) -> Any:
-    if not _carries_usage(chunk):
-        return chunk
-    prefix, _, data = chunk.partition("data: ")
-    body, end, rest = data.partition("\n\n")
-    message = json.loads(body)
-    message["usage"]["prompt_tokens_details"] = details
-    return f"{prefix}data: {json.dumps(message, separators=(',', ':'))}{end}{rest}"

@@ -5,7 +5,7 @@ import gc
 import json
 from collections.abc import AsyncGenerator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from lmcache.v1.multiprocess.custom_types import IPCCacheServerKey
@@ -16,11 +16,11 @@ from vllm.exceptions import GenerationError
 from app.cache_report import PromptTokens
 from app.serving.field_error import FieldError
 from app.serving.model_checks import ModelBounds
-from app.serving.report_book import ReportBook
-from app.serving.server import TieredLLMServer, _carries_usage, _with_details
+from app.serving.reporter import Reporter
+from app.serving.server import TieredLLMServer
 from app.serving.stopping import Stopping
-from app.serving.stream_preface import take_preface
-from app.tiers.events import Lookup, LookupFeed
+from app.serving.stream_preface import ASKING_HEADER, take_preface
+from app.tiers.events import Lookup
 
 PROMPT = PromptTokens(total=200, local=64, external=128)
 
@@ -42,8 +42,8 @@ class Replica(TieredLLMServer):
     """The real methods on parts that need no engine."""
 
     def __init__(self, lookups: dict[str, Lookup] | None = None) -> None:
-        self._book, self._replica, self._stopping = ReportBook(), "replica-1", Stopping(0.0)
-        self._feed = cast("LookupFeed", Feed(lookups or {}))
+        self._replica, self._adapters, self._stopping = "replica-1", None, Stopping(0.0)
+        self._reporter = Reporter(self._replica, Feed(lookups or {}), lambda told: None)
         self._of_model = ModelBounds(token_ids=99, rows=100, characters=40, reads_media=False)
 
     def __del__(self) -> None: ...  # type: ignore[override]
@@ -51,7 +51,7 @@ class Replica(TieredLLMServer):
     async def serve(self, request: Any, responses: list[Any], with_first: bool = False) -> list[Any]:
         async def engine(asked: Any, _: Any) -> AsyncGenerator[Any, None]:
             async def run() -> AsyncGenerator[Any, None]:
-                self._book.prefill("internal", f"chatcmpl-{asked.request_id}", PROMPT)
+                self._reporter.prefilled("internal", f"chatcmpl-{asked.request_id}", PROMPT)
                 for response in responses:
                     if isinstance(response, Exception):
                         raise response
@@ -59,7 +59,8 @@ class Replica(TieredLLMServer):
 
             return run()
 
-        stream = self._reported(request, await self._call(engine, request, None), with_first)
+        asking = SimpleNamespace(headers={ASKING_HEADER: "1"} if with_first else {})
+        stream = self._answer(request, await self._call(engine, request, None), asking)
         return [response async for response in stream]
 
 
@@ -89,7 +90,7 @@ async def test_a_whole_answer_carries_its_report() -> None:
     replica = Replica({"internal": Lookup(128, 128)})
     [response] = await replica.serve(asks(), [whole()])
     assert DETAILS.items() <= response.usage.prompt_tokens_details.model_dump().items()
-    assert len(replica._book) == 0
+    assert len(replica._reporter) == 0
 
 
 async def test_a_lookup_that_did_not_arrive_leaves_the_split_open() -> None:
@@ -140,13 +141,6 @@ async def test_ids_that_the_tokenizer_does_not_have_are_refused() -> None:
         await replica.detokenize(SimpleNamespace(tokens=[99, 100]))
 
 
-def test_words_of_an_answer_are_not_taken_for_usage() -> None:
-    """A model may write what looks like the last chunk; JSON escapes its quotes."""
-    said = event({"choices": [{"delta": {"content": '"choices":[] "usage":{'}}]})
-    assert not _carries_usage(said)
-    assert _with_details(said, {"a": 1}) == said
-
-
 async def test_each_request_gets_an_id_of_its_own() -> None:
     one, two = asks(), asks()
     replica = Replica()
@@ -164,7 +158,7 @@ async def test_nothing_is_kept_of_a_request_that_fails() -> None:
     replica = Replica()
     with pytest.raises(ValueError, match="no"):
         await replica.serve(asks(), [ValueError("no")])
-    assert len(replica._book) == 0
+    assert len(replica._reporter) == 0
 
 
 async def test_nothing_is_kept_of_a_client_that_leaves() -> None:
@@ -175,11 +169,11 @@ async def test_nothing_is_kept_of_a_client_that_leaves() -> None:
             yield "data: x\n\n"
 
     request = asks()
-    stream = replica._reported(request, endless())
+    stream = replica._answer(request, endless(), None)
     await anext(stream)
-    assert len(replica._book) == 1
+    assert len(replica._reporter) == 1
     await stream.aclose()
-    assert len(replica._book) == 0
+    assert len(replica._reporter) == 0
 
 
 async def test_nothing_is_kept_of_an_answer_that_nobody_began_to_read() -> None:
@@ -193,11 +187,11 @@ async def test_nothing_is_kept_of_an_answer_that_nobody_began_to_read() -> None:
         return run()
 
     request = asks()
-    stream = replica._reported(request, await replica._call(engine, request, None))
+    stream = replica._answer(request, await replica._call(engine, request, None), None)
     del stream
     gc.collect()
     await asyncio.sleep(0)
-    assert len(replica._book) == 0
+    assert len(replica._reporter) == 0
 
 
 @pytest.mark.parametrize(("form", "raises"), [({"grammar": "root ::= root"}, FieldError), (None, GenerationError)])

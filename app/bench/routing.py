@@ -35,9 +35,9 @@ ROUNDS = 6
 BOUND_MB = 64
 _MB = 1 << 20
 
-Live = Callable[[], dict[str, dict[str, float]]]
-"""Measures strategies on real engines: strategy -> {ttft_mean_s, ttft_p90_s, hit_tokens}. Plugged in by the command
-below.
+Live = Callable[[], dict[str, dict[str, Any]]]
+"""Measures strategies on real engines: strategy -> {ttft_mean_s, ttft_p90_s, hit_tokens, ...} (routing_live.py).
+Plugged in by the command below.
 """
 
 
@@ -247,14 +247,20 @@ def _texts(count: int, length: int) -> list[str]:
 
 @click.command("routing")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--live", is_flag=True, help="Also measure every strategy on real engines (about eight minutes a round).")
+@click.option("--live", is_flag=True, help="Also measure every strategy on real engines (about 15 minutes a round).")
 @click.option("--rounds", type=click.IntRange(1), default=2, show_default=True, help="Of --live.")
 @click.option("--strategy", "strategies", multiple=True, help="Of --live; may be repeated. Default: all.")
-def routing(as_json: bool, live: bool, rounds: int, strategies: tuple[str, ...]) -> None:
+@click.option(
+    "--traffic",
+    type=click.Choice(["dialogues", "hot"]),
+    multiple=True,
+    help="Of --live: overlapping conversations, or requests under one hot prefix. Default: both.",
+)
+def routing(as_json: bool, live: bool, rounds: int, strategies: tuple[str, ...], traffic: tuple[str, ...]) -> None:
     """What routing costs per request, ours beside Ray's own."""
     if live:
         _check_strategies(strategies)
-    figures = run(live=(lambda: _live(rounds, strategies)) if live else None)
+    figures = run(live=(lambda: _live(rounds, strategies, traffic)) if live else None)
     if as_json:
         click.echo(json.dumps(figures))
         return
@@ -266,7 +272,14 @@ def routing(as_json: bool, live: bool, rounds: int, strategies: tuple[str, ...])
         times = detail["ray_router_us"] / detail["router_us"]
         click.echo(f"the event loop free {times:.0f} times sooner than with Ray's prefix router")
     for strategy, row in figures.get("live", {}).items():
-        click.echo(f"{strategy:>20}  " + "  ".join(f"{name} {value:,.3f}" for name, value in row.items()))
+        rounds_of = row.pop("rounds", [])
+        click.echo(f"{strategy:>20}  {_spelled(row)}")
+        for number, one in enumerate(rounds_of, 1):
+            click.echo(f"{'round ' + str(number):>20}  {_spelled(one)}")
+
+
+def _spelled(row: dict[str, float]) -> str:
+    return "  ".join(f"{name} {value:,.3f}" for name, value in row.items())
 
 
 def _check_strategies(names: tuple[str, ...]) -> None:
@@ -277,12 +290,12 @@ def _check_strategies(names: tuple[str, ...]) -> None:
         raise click.BadParameter(f"{', '.join(sorted(unknown))}: choose from {', '.join(STRATEGIES)}")
 
 
-def _live(rounds: int, strategies: tuple[str, ...]) -> dict[str, dict[str, float]]:
+def _live(rounds: int, strategies: tuple[str, ...], traffic: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     from app.bench.load import Environment, progress_bars
-    from app.bench.routing_live import STRATEGIES, run_live
+    from app.bench.routing_live import STRATEGIES, TRAFFIC, run_live
     from app.local.signals import interrupt_on_sigterm
 
     Environment.read()  # imports what would otherwise print in the middle of the progress
     interrupt_on_sigterm()
     with progress_bars() as bars:
-        return run_live(rounds, bars, strategies or STRATEGIES)
+        return run_live(rounds, bars, strategies or STRATEGIES, traffic or TRAFFIC)

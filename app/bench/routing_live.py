@@ -2,8 +2,9 @@
 
 One application of three replicas on two Ray nodes of this machine stays up; between phases only its router changes
 (switching_router.py), so that every phase begins with a router that knows nothing, empty L0 and L1, and prompts that no
-phase before had. Strategies take turns in each round, in an order that changes, so that a slow minute of the machine
-does not hit the same one every time.
+phase before had. The pool is the run's own: in the user's, the words of an earlier run would still be. Strategies take
+turns in each round, in an order that changes, so that a slow minute of the machine does not hit the same one every
+time.
 """
 
 import json
@@ -11,7 +12,7 @@ import os
 import random
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +26,8 @@ from app.bench.load import Bars, Conversation, PlannedRequest, Prompts, RequestR
 from app.bench.load.endpoint import Endpoint, find_endpoint
 from app.bench.load.plan import Message, count
 from app.bench.load.run import run_closed, run_open
-from app.bench.load.summary import percentile
-from app.bench.target import Tiers, joined
+from app.bench.load.summary import Spread
+from app.bench.target import Tiers, joined, own_pool
 from app.bench.two_nodes import spread_over_two, two_nodes
 from app.commands.serve import DEFAULT_FILE
 from app.serving.llm_config import deployment_name
@@ -37,6 +38,7 @@ RAYS: Mapping[str, str] = {
     "ray_prefix_affinity": "ray.serve.llm.request_router:PrefixCacheAffinityRouter",
 }
 STRATEGIES = (*OURS, *RAYS)
+TRAFFIC = ("dialogues", "hot")
 _REPLICAS = 3
 
 
@@ -77,12 +79,18 @@ class Phase:
     hot: list[RequestRecord] = field(default_factory=list)
 
 
-def run_live(rounds: int = 3, bars: Bars | None = None, strategies: Sequence[str] = STRATEGIES) -> dict[str, Any]:
-    """{strategy: {ttft_mean_s, ttft_p90_s, ttft_median_s, hit_tokens, failed, hot_max_share, hot_unfair_time}}, over
-    all rounds.
+def run_live(
+    rounds: int = 3,
+    bars: Bars | None = None,
+    strategies: Sequence[str] = STRATEGIES,
+    traffic: Sequence[str] = TRAFFIC,
+) -> dict[str, dict[str, Any]]:
+    """{strategy: {ttft_mean_s, ttft_p90_s, ttft_median_s, hit_tokens, failed, rounds, hot_max_share, hot_unfair_time}}.
 
-    The last two are of the requests under a hot prefix, medians of the rounds: the busiest replica's over its fair
-    share, and for how much of the time one had too many while another had none (app/bench/fairness.py).
+    Times and tokens are of the dialogues, over all rounds; `rounds` has the mean and the 90th percentile of each, since
+    one minute of a shared machine is not the next. The last two are of the requests under a hot prefix, medians of the
+    rounds: the busiest replica's over its fair share, and for how much of the time one had too many while another had
+    none (app/bench/fairness.py). What was not sent is left out.
 
     Raises:
         ServingError: the application did not come up.
@@ -98,23 +106,33 @@ def run_live(rounds: int = 3, bars: Bars | None = None, strategies: Sequence[str
             for strategy in order:
                 say(f"Round {number + 1} of {rounds}: {strategy}")
                 seed = number * len(STRATEGIES) + STRATEGIES.index(strategy)
-                phases.append(_measure(lab, strategy, number, Prompts(tokenizer, seed), bars))
-                say(json.dumps(_figures(phases[-1:])))
+                phase = Phase(strategy, number)
+                _measure(lab, phase, traffic, Prompts(tokenizer, seed), bars)
+                phases.append(phase)
+                say(json.dumps(_figures([phase])))
     return {strategy: _figures([one for one in phases if one.strategy == strategy]) for strategy in strategies}
 
 
-def _measure(lab: "Lab", strategy: str, number: int, prompts: Prompts, bars: Bars | None) -> Phase:
+def _measure(lab: "Lab", phase: Phase, traffic: Sequence[str], prompts: Prompts, bars: Bars | None) -> None:
     """The same plan for each strategy of a round in all but its words."""
-    phase = Phase(strategy, number)
-    lab.switch(strategy)
-    plan = dialogues(prompts, Dialogues(), seed=number)
-    tick = bars.track(f"{strategy}, dialogues", count(plan)) if bars is not None else None
-    phase.dialogues = run_open(lab.endpoint, plan, Dialogues().rate, number, tick)
-    lab.switch(strategy)
-    plan = hot(prompts, Hot(), seed=number)
-    tick = bars.track(f"{strategy}, hot prefix", count(plan)) if bars is not None else None
-    phase.hot = run_closed(lab.endpoint, plan, Hot().concurrency, tick)
-    return phase
+    if "dialogues" in traffic:
+        lab.switch(phase.strategy)
+        plan = dialogues(prompts, Dialogues(), seed=phase.round)
+        tick = bars.track(f"{phase.strategy}, dialogues", count(plan)) if bars is not None else None
+        phase.dialogues = run_open(lab.endpoint, plan, Dialogues().rate, phase.round, tick)
+        check_fresh(phase.dialogues)
+    if "hot" in traffic:
+        lab.switch(phase.strategy)
+        plan = hot(prompts, Hot(), seed=phase.round)
+        tick = bars.track(f"{phase.strategy}, hot prefix", count(plan)) if bars is not None else None
+        phase.hot = run_closed(lab.endpoint, plan, Hot().concurrency, tick)
+        check_fresh(phase.hot)
+
+
+def check_fresh(records: Sequence[RequestRecord]) -> None:
+    """Nothing can be cached of a phase's first request. If something is, what was measured is not what it is called."""
+    first = min(records, key=lambda record: record.started_s)
+    assert not first.cached_tokens, f"the caches were not empty: {first.cached_tokens} tokens of the first prompt"
 
 
 def dialogues(prompts: Prompts, what: Dialogues, seed: int) -> list[Conversation]:
@@ -174,22 +192,36 @@ def hot(prompts: Prompts, what: Hot, seed: int) -> list[Conversation]:
     return plan
 
 
-def _figures(phases: Sequence[Phase]) -> dict[str, float]:
-    good = [record for phase in phases for record in phase.dialogues if record.ok and record.ttft_s is not None]
-    failed = sum(not record.ok for phase in phases for record in (*phase.dialogues, *phase.hot))
-    ttft = sorted(record.ttft_s for record in good if record.ttft_s is not None)
-    return {
-        "ttft_mean_s": round(statistics.fmean(ttft), 4),
-        "ttft_median_s": round(percentile(ttft, 50), 4),
-        "ttft_p90_s": round(percentile(ttft, 90), 4),
-        "hit_tokens": sum(record.cached_tokens or 0 for record in good),
-        "l0_tokens": sum(record.l0_tokens or 0 for record in good),
-        "prompt_tokens": sum(record.prompt_tokens for record in good),
-        "requests": len(good),
-        "failed": failed,
-        "hot_max_share": round(statistics.median(largest_share(phase.hot, _REPLICAS) for phase in phases), 3),
-        "hot_unfair_time": round(statistics.median(unfair_time(phase.hot, _REPLICAS) for phase in phases), 3),
-    }
+def _figures(phases: Sequence[Phase]) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    if any(phase.dialogues for phase in phases):
+        good = [record for phase in phases for record in phase.dialogues if record.ok and record.ttft_s is not None]
+        figures = {
+            **_times(good),
+            "hit_tokens": sum(record.cached_tokens or 0 for record in good),
+            "l0_tokens": sum(record.l0_tokens or 0 for record in good),
+            "prompt_tokens": sum(record.prompt_tokens for record in good),
+            "requests": len(good),
+            "rounds": [_times(phase.dialogues) for phase in phases],
+        }
+    if any(phase.hot for phase in phases):
+        figures["hot_max_share"] = _median(largest_share(phase.hot, _REPLICAS) for phase in phases)
+        figures["hot_unfair_time"] = _median(unfair_time(phase.hot, _REPLICAS) for phase in phases)
+    figures["failed"] = sum(not record.ok for phase in phases for record in (*phase.dialogues, *phase.hot))
+    return figures
+
+
+def _times(records: Sequence[RequestRecord]) -> dict[str, float]:
+    """Of those that were answered; nothing, if none was."""
+    ttft = Spread.of(record.ttft_s for record in records if record.ok and record.ttft_s is not None)
+    if ttft is None:
+        return {}
+    times = {"ttft_mean_s": ttft.mean, "ttft_median_s": ttft.median, "ttft_p90_s": ttft.p90}
+    return {name: round(value, 4) for name, value in times.items()}
+
+
+def _median(values: Iterable[float]) -> float:
+    return round(statistics.median(values), 3)
 
 
 @dataclass
@@ -231,14 +263,17 @@ def write_control(file: Path, content: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _application() -> Iterator[Lab]:
-    # kv_aware, so that engines publish their events and the ingress has the tokenizer, in every phase.
-    document = spread_over_two(
-        yaml.safe_load(DEFAULT_FILE.read_text()),
-        {"replicas": _REPLICAS, "num_cpus": 0.4, "routing": {"strategy": "kv_aware", "debug": True}},
-    )
-    (application,) = document["applications"]
-    (model,) = application["args"]["models"]
-    with tempfile.TemporaryDirectory(prefix=f"tierserve-{os.getpid()}-") as directory:
+    with own_pool() as pool, tempfile.TemporaryDirectory(prefix=f"tierserve-{os.getpid()}-") as directory:
+        # kv_aware, so that engines publish their events and the ingress has the tokenizer, in every phase.
+        changes = {
+            "replicas": _REPLICAS,
+            "num_cpus": 0.4,
+            "routing": {"strategy": "kv_aware", "debug": True},
+            "l2": {"backend": "curvine", "path": str(pool), "capacity_gib": 8},
+        }
+        document = spread_over_two(yaml.safe_load(DEFAULT_FILE.read_text()), changes)
+        (application,) = document["applications"]
+        (model,) = application["args"]["models"]
         file = Path(directory) / "phase.json"
         write_control(file, control("prefix_aware", model["id"], model["l1"]["chunk_tokens"], 0))
         router = {

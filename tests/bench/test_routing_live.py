@@ -6,7 +6,18 @@ import pytest
 
 from app.bench.load import Prompts
 from app.bench.load.record import RequestRecord
-from app.bench.routing_live import RAYS, STRATEGIES, Dialogues, Hot, Phase, _figures, control, dialogues, hot
+from app.bench.routing_live import (
+    RAYS,
+    STRATEGIES,
+    Dialogues,
+    Hot,
+    Phase,
+    _figures,
+    check_fresh,
+    control,
+    dialogues,
+    hot,
+)
 from app.routing.core import RoutingCore
 from tests.bench.load.records import record
 
@@ -56,3 +67,20 @@ def test_figures_are_over_all_rounds_and_count_failures_apart() -> None:
     assert figures["hit_tokens"] == 10
     assert (figures["requests"], figures["failed"]) == (3, 1)
     assert figures["hot_max_share"] == 1.5, "two of three requests where one is fair, and one: the median"
+    assert [one["ttft_mean_s"] for one in figures["rounds"]] == [0.2, 0.2]
+
+
+def test_what_was_not_sent_has_no_figures() -> None:
+    assert _figures([Phase("s", 0, hot=[ended(0.1)])]).keys() == {"hot_max_share", "hot_unfair_time", "failed"}
+    assert not {"hot_max_share", "hot_unfair_time"} & _figures([Phase("s", 0, [ended(0.1)])]).keys()
+
+
+def test_a_round_in_which_nothing_was_answered_is_counted_and_not_hidden() -> None:
+    figures = _figures([Phase("s", 0, [ended(None, error="lost")])])
+    assert (figures["requests"], figures["failed"], figures["rounds"]) == (0, 1, [{}])
+
+
+def test_a_phase_that_began_with_something_cached_is_not_counted() -> None:
+    check_fresh([ended(0.1), ended(0.1, cached=64)])
+    with pytest.raises(AssertionError, match="not empty: 64 tokens"):
+        check_fresh([ended(0.1, cached=64), ended(0.1)])

@@ -61,7 +61,12 @@ class CostModel:
         return self._prefill.at(tokens)
 
     def load_s(self, tier: Tier, tokens: int) -> float:
-        return self._loads[tier].at(tokens)
+        """Until loads of the tier were observed, the prior's, as much dearer as computing has turned out to be: a model
+        that computes slowly has more bytes a token, or a slow machine.
+        """
+        line = self._loads[tier]
+        seconds = line.at(tokens)
+        return seconds if line.observations else seconds * self._prefill.slope * self.prior.prefill_rate
 
     def wait_s(self, pending_tokens: int) -> float:
         """Behind so many tokens still to prefill.
@@ -108,12 +113,18 @@ class CostModel:
     def observe_first_token(
         self, seconds: float, computed: int, l1: int = 0, l2: int = 0, *, waited_s: float = 0.0
     ) -> None:
-        """One response's time to first token, waiting known apart. What is left after the loads' expected time is
-        prefill.
+        """One response's time to first token, waiting known apart. Of a prompt that was mostly computed, what is left
+        after the loads' expected time is prefill; of one that was mostly loaded, what is left after the prefill's is
+        the loads'. The lesser part is never learned from: the remainder of two estimates is noise.
         """
-        rest = seconds - waited_s - self.load_s("l1", l1) - self.load_s("l2", l2)
-        # A mostly loaded prompt says nothing reliable about prefill: the remainder of two estimates is noise.
-        if computed > 0 and rest > 0 and computed >= l1 + l2:
+        loads = self.load_s("l1", l1) + self.load_s("l2", l2)
+        if computed < l1 + l2:
+            # Of two tiers it cannot be told which was slow: both are taken to be. No time at all is no measurement,
+            # but it was quick; left out, only the slow ones would count.
+            ratio = max((seconds - waited_s - self.prefill_s(computed)) / loads, 1 / _OUTLIER)
+            self.observe_load("l1", l1, ratio * self.load_s("l1", l1))
+            self.observe_load("l2", l2, ratio * self.load_s("l2", l2))
+        elif (rest := seconds - waited_s - loads) > 0:
             self.observe_prefill(computed, rest)
 
     def status(self) -> dict[str, float]:

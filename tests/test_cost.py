@@ -67,6 +67,59 @@ def test_a_mostly_loaded_prompt_does_not_calibrate_prefill() -> None:
     assert cost.prefill_s(1000) > before
 
 
+def test_a_tier_that_nobody_measured_keeps_its_proportion_to_computing() -> None:
+    cost = CostModel()
+    assert cost.load_s("l1", 1000) == pytest.approx(0.013)
+    for _ in range(20):
+        cost.observe_prefill(1000, 20.0)
+    assert cost.load_s("l1", 1000) == pytest.approx(0.013 * 100, rel=0.1)
+    assert cost.load_s("l1", 1000) < cost.load_s("l2", 1000) < cost.prefill_s(1000)
+    cost.observe_load("l1", 1000, 0.02)
+    assert cost.load_s("l1", 1000) < 0.1
+
+
+def test_a_mostly_loaded_prompt_tells_how_fast_its_tier_is() -> None:
+    """A laptop, where loading takes twenty times what the prior says: until it is learned, moving looks free."""
+    cost = CostModel()
+    for tokens in (500, 1000, 2000):
+        cost.observe_first_token(0.1 + tokens / 300, computed=tokens)
+    for tokens in (600, 700, 900, 800) * 5:
+        cost.observe_first_token(0.1 + 20 / 300 + 0.05 + tokens / 4000, computed=20, l1=tokens)
+    assert cost.first_token(20, l1=800).total_s == pytest.approx(0.1 + 20 / 300 + 0.05 + 800 / 4000, rel=0.1)
+    assert cost.prefill_s(1000) == pytest.approx(0.1 + 1000 / 300, rel=0.1)
+    cost.check_integrity()
+
+
+def test_of_two_tiers_both_are_taken_to_be_slow() -> None:
+    cost = CostModel()
+    l1, l2 = cost.load_s("l1", 512), cost.load_s("l2", 512)
+    for _ in range(10):
+        cost.observe_first_token(cost.prefill_s(8) + 3 * (l1 + l2), computed=8, l1=512, l2=512)
+    assert cost.load_s("l1", 512) == pytest.approx(3 * l1, rel=0.1)
+    assert cost.load_s("l2", 512) == pytest.approx(3 * l2, rel=0.1)
+
+
+def test_a_load_that_took_no_time_at_all_counts_as_a_quick_one() -> None:
+    cost = CostModel()
+    before = cost.load_s("l1", 512)
+    cost.observe_first_token(cost.prefill_s(8) / 2, computed=8, l1=512)
+    assert 0 < cost.load_s("l1", 512) < before
+    cost.check_integrity()
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 100), st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 5000)), max_size=80
+    )
+)
+def test_no_first_token_makes_a_cost_negative_or_absurd(told: list[tuple[float, int, int, int]]) -> None:
+    cost = CostModel()
+    for seconds, computed, l1, l2 in told:
+        cost.observe_first_token(seconds, computed, l1, l2)
+        cost.check_integrity()
+        assert 0 < cost.first_token(1000, 1000, 1000).total_s < 1e9
+
+
 def test_the_parts_add_up() -> None:
     cost = CostModel()
     parts = cost.first_token(1000, 2000, 3000, pending_tokens=4000)

@@ -23,7 +23,7 @@ from app.cost import CostModel, Tier
 from app.routing.kv_aware import KvAware
 from app.routing.kv_events import decode_batch
 from app.routing.load import LoadBook
-from app.routing.policy import CacheReport, Policy, Ranking, Replica, Request, by_load
+from app.routing.policy import CacheReport, Choice, Policy, Ranking, Replica, Request, by_load
 from app.routing.records import Records
 from app.routing.roster import Roster, slots_of
 from app.routing.strategies import make_policy
@@ -36,6 +36,11 @@ P = ParamSpec("P")
 _ADAPTER_GAP = 4
 """Requests. Loading an adapter takes about as long as a few answers; there is nothing to measure it by here."""
 _REASONS = 100
+_WAITED = 0.25
+"""Of a time to first token, how much may have been waiting for the rest to say how fast the replica is. A wait is an
+estimate, and a wrong one would be taken for prefill; but replicas of a busy fleet are never without a decode: of 12,000
+simulated chats 40 found one that had nothing at all to do.
+"""
 
 
 class RoutingCore:
@@ -194,13 +199,16 @@ class RoutingCore:
                 self._counts["prompt_tokens"] += report.prompt_tokens
                 if chosen is not None:
                     self._guard(self.policy.on_checked, record.request, chosen, report)
-                    # Only from a replica that was idle at the time: a wait that was guessed wrong would be taken for
-                    # prefill.
-                    if first_token_s is not None and self.cost is not None and not chosen.load:
-                        self.cost.observe_first_token(first_token_s, report.computed, report.l1, report.l2)
+                    self._calibrate(chosen, report, first_token_s)
             held = record.held if served == record.replica else None
             record.held = None
             self._guard(self.policy.on_completed, record.request, slot, report, held)
+
+    def _calibrate(self, chosen: Choice, report: CacheReport, first_token_s: float | None) -> None:
+        waited_s = chosen.wait_s if chosen.load else 0.0
+        if self.cost is None or first_token_s is None or waited_s is None or waited_s > _WAITED * first_token_s:
+            return
+        self.cost.observe_first_token(first_token_s, report.computed, report.l1, report.l2, waited_s=waited_s)
 
     def request(self, request_id: str) -> Request | None:
         """A request chosen for before, so that a retry neither reads nor tokenises it again."""

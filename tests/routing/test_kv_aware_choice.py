@@ -44,17 +44,22 @@ def asking(tokens: list[int]) -> Request:
 
 
 def judged(fleet: KvFleet, asked: list[int]) -> tuple[float, dict[str, float]]:
-    """The score of the one that is chosen, and of each replica when it is the only one there is."""
+    """The score of the one that is chosen, and of each replica as the formula has it: what it scores when it is the
+    only one there is, and once more what it has to do beyond the best. Nothing here is hot, so all of it is charged.
+    """
     request = asking(asked)
     everyone = fleet.policy.rank(request, fleet.core.roster.live).best
     assert everyone is not None
-    scores = {}
+    scores, services = {}, {}
     for replica in fleet.names:
         alone = fleet.policy.rank(request, fleet.core.roster.mask([replica])).best
         assert alone is not None
-        scores[replica] = alone.score
+        assert alone.prefill_s is not None
+        assert alone.load_s is not None
+        scores[replica], services[replica] = alone.score, alone.prefill_s + alone.load_s
     fleet.core.check_integrity()
-    return everyone.score, scores
+    best = min(services.values())
+    return everyone.score, {name: scores[name] + services[name] - best for name in scores}
 
 
 @given(st.integers(0, 1 << 32), st.integers(1, 8))

@@ -336,3 +336,32 @@ def test_answers_calibrate_the_cost_of_computing() -> None:
         fleet.core.completed(name, CacheReport(2048, computed=2048), first_token_s=10.0)
         fleet.core.ended(name, replica)
     assert fleet.cost.prefill_s(2048) == pytest.approx(10.0, rel=0.1)
+
+
+def test_answers_of_a_replica_with_others_at_decode_calibrate_too() -> None:
+    """Those of a busy fleet are never without one."""
+    fleet = KvFleet(1)
+    decoding, where = fleet.send(TEXT, None, [1] * 512)
+    fleet.core.first_token(decoding, where)
+    name, replica = fleet.send(TEXT, None, [2] * 2048)
+    fleet.core.completed(name, CacheReport(2048, computed=2048), first_token_s=10.0)
+    assert fleet.cost.prefill_s(2048) > 1.0
+    fleet.core.ended(name, replica)
+
+
+def test_an_answer_that_mostly_waited_says_nothing_of_speeds() -> None:
+    fleet = KvFleet(1)
+    before = fleet.cost.prefill_s(2048)
+    fleet.send(TEXT, None, [1] * 20_000)
+    name, _ = fleet.send(TEXT, None, [2] * 2048)
+    fleet.core.completed(name, CacheReport(2048, computed=2048), first_token_s=4.0)
+    assert fleet.cost.prefill_s(2048) == before
+
+
+def test_answers_calibrate_the_cost_of_loading() -> None:
+    fleet = KvFleet(1)
+    for number in range(20):
+        name, replica = fleet.send(TEXT, None, [number] * 2048)
+        fleet.core.completed(name, CacheReport(2048, l1=2000, computed=48), first_token_s=1.0)
+        fleet.core.ended(name, replica)
+    assert fleet.cost.first_token(48, l1=2000).total_s == pytest.approx(1.0, rel=0.1)

@@ -109,7 +109,7 @@ def run_live(
                 phase = Phase(strategy, number)
                 _measure(lab, phase, traffic, Prompts(tokenizer, seed), bars)
                 phases.append(phase)
-                say(json.dumps(_figures([phase])))
+                say(json.dumps({name: value for name, value in _figures([phase]).items() if name != "rounds"}))
     return {strategy: _figures([one for one in phases if one.strategy == strategy]) for strategy in strategies}
 
 

@@ -30,9 +30,10 @@ from app.bench.load.summary import Spread
 from app.bench.target import Tiers, joined, own_pool
 from app.bench.two_nodes import spread_over_two, two_nodes
 from app.commands.serve import DEFAULT_FILE
+from app.routing import strategies
 from app.serving.llm_config import deployment_name
 
-OURS = ("prefix_aware", "kv_aware", "session", "round_robin")
+OURS = tuple(strategies.STRATEGIES)
 RAYS: Mapping[str, str] = {
     "ray_power_of_two": "ray.serve._private.request_router:PowerOfTwoChoicesRequestRouter",
     "ray_prefix_affinity": "ray.serve.llm.request_router:PrefixCacheAffinityRouter",
@@ -82,7 +83,7 @@ class Phase:
 def run_live(
     rounds: int = 3,
     bars: Bars | None = None,
-    strategies: Sequence[str] = STRATEGIES,
+    names: Sequence[str] = STRATEGIES,
     traffic: Sequence[str] = TRAFFIC,
 ) -> dict[str, dict[str, Any]]:
     """{strategy: {ttft_mean_s, ttft_p90_s, ttft_median_s, hit_tokens, failed, rounds, hot_max_share, hot_unfair_time}}.
@@ -101,7 +102,7 @@ def run_live(
     phases: list[Phase] = []
     with _application() as lab:
         for number in range(rounds):
-            order = list(strategies)
+            order = list(names)
             random.Random(number).shuffle(order)
             for strategy in order:
                 say(f"Round {number + 1} of {rounds}: {strategy}")
@@ -110,7 +111,7 @@ def run_live(
                 _measure(lab, phase, traffic, Prompts(tokenizer, seed), bars)
                 phases.append(phase)
                 say(json.dumps({name: value for name, value in _figures([phase]).items() if name != "rounds"}))
-    return {strategy: _figures([one for one in phases if one.strategy == strategy]) for strategy in strategies}
+    return {strategy: _figures([one for one in phases if one.strategy == strategy]) for strategy in names}
 
 
 def _measure(lab: "Lab", phase: Phase, traffic: Sequence[str], prompts: Prompts, bars: Bars | None) -> None:

@@ -1,4 +1,4 @@
-"""Where a cache report stands in an answer: `usage.prompt_tokens_details`. Pure.
+"""Where a cache report stands in an answer: `usage.prompt_tokens_details`. Pure, but for vLLM's class of it.
 
 A whole answer is a response with `usage`. A stream is server-sent events as strings, one at a time or in batches, and
 the one that ends with usage carries the report.
